@@ -93,7 +93,7 @@ pub mod internal {
     pub use crate::replica::node::publish::StoreFailure;
     pub use crate::replica::open::{is_own_file, is_segment_file};
     pub use crate::store::objects::names::{
-        begin_name, begin_text, branch_name, object_name, root_name, root_text, time_name,
+        begin_name, begin_text, branch_name, not_there, object_name, root_name, root_text, time_name,
     };
     pub use crate::store::read::sealed_file::SealedFile;
 }

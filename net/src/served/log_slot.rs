@@ -272,12 +272,7 @@ impl LogSlot {
     /// longest to store something. A store that is there and is not the one with the logs' objects answers all requests.
     pub fn store_failure(&self) -> Option<StoreFailure> {
         self.store_health.failure().or_else(|| {
-            let default = self.opened().map(|log| (None, log.clone()));
-            let named = self.named().map(|logs| {
-                let system = std::iter::once((0, logs.system().clone()));
-                system.chain(logs.groups()).map(|(number, group)| (Some(number), group)).collect::<Vec<_>>()
-            });
-            let all = default.into_iter().chain(named.into_iter().flatten());
+            let all = self.running().into_iter();
             let failing = all.filter_map(|(group, log)| Some((group, log.store_failure()?)));
             let (group, failure) = failing.min_by_key(|(_, failure)| failure.since)?;
             let error = failure.error;
@@ -288,6 +283,21 @@ impl LogSlot {
             };
             Some(StoreFailure { since: failure.since, why })
         })
+    }
+
+    /// The objects of all logs and groups here that are known to be lost or damaged, and that this server could not store again.
+    pub fn damaged_objects(&self) -> u64 {
+        self.running().iter().map(|(_, log)| log.metrics().damaged_objects).sum()
+    }
+
+    /// The default log, the system log, which is group 0, and the groups that run here.
+    fn running(&self) -> Vec<(Option<u32>, Log)> {
+        let default = self.opened().map(|log| (None, log.clone()));
+        let named = self.named().map(|logs| {
+            let system = std::iter::once((0, logs.system().clone()));
+            system.chain(logs.groups()).map(|(number, group)| (Some(number), group))
+        });
+        default.into_iter().chain(named.into_iter().flatten()).collect()
     }
 
     /// Rejects new calls from now on. Running streams should watch [`Self::drained`] and end properly.

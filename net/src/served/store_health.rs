@@ -4,11 +4,16 @@
 //! refuses to be written to can still be read. A failure that nothing has repeated for long says nothing about the store, and neither does
 //! that of one object while others are read.
 //!
+//! A store that is there and is not the one with a log's objects answers every request: an object that is missing is an answer. It is
+//! known by the object `root` of the log, for which its users look if one is missing. Such a store fails until that log's root, or bytes of
+//! its objects, were found there.
+//!
 //! Must not know: how requests are made.
 
 use StoreRequest::{Look, Read, Write};
+use chiplog::internal::not_there;
 use chiplog::{ErrorKind, Timestamp};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -35,7 +40,11 @@ const APART_MAX: usize = 16;
 /// assert!(health.failure().is_none() && health.works());
 /// ```
 #[derive(Debug, Default)]
-pub struct StoreHealth(Mutex<[Requests; 3]>);
+pub struct StoreHealth {
+    requests: Mutex<[Requests; 3]>,
+    /// The logs whose roots are not there, as the names of objects begin.
+    rootless: Mutex<BTreeMap<String, Rootless>>,
+}
 
 /// The kind of a request to an object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +87,13 @@ struct Requests {
     apart: BTreeSet<String>,
 }
 
+/// A log whose root is not there: since when it is known, and when it was looked for last.
+#[derive(Clone, Copy, Debug)]
+struct Rootless {
+    since: Timestamp,
+    last: Instant,
+}
+
 #[derive(Debug)]
 struct Failing {
     failure: StoreFailure,
@@ -100,19 +116,54 @@ impl StoreHealth {
         Begun { health: self, request, name }
     }
 
-    /// The requests that fail, those that write first. None: the last ones did not, or were made long ago.
-    pub fn failure(&self) -> Option<StoreFailure> {
-        let all = self.lock();
-        [Write, Read, Look].into_iter().find_map(|request| all[request as usize].failure(request))
+    /// Notes whether the object of this name is there. Does nothing if it is no log's root.
+    pub fn note_there(&self, name: &str, is_there: bool) {
+        let Some((log, "root")) = name.split_once('/') else { return };
+        let mut rootless = self.rootless();
+        if is_there {
+            rootless.remove(log);
+            return;
+        }
+        let last = Instant::now();
+        let before = rootless.get(log).filter(|before| before.counts());
+        let since = before.map_or_else(now, |before| before.since);
+        rootless.insert(log.to_owned(), Rootless { since, last });
     }
 
-    /// Whether the last requests of each kind have succeeded, or were made long before a success of another kind.
+    /// The requests that fail, those that write first; else a log whose root is not there. None: the last ones did not, or were made long
+    /// ago.
+    pub fn failure(&self) -> Option<StoreFailure> {
+        let all = self.lock();
+        let failing =
+            [Write, Read, Look].into_iter().find_map(|request| all[request as usize].failure(request));
+        drop(all);
+        failing.or_else(|| {
+            let rootless = self.rootless();
+            let counting = rootless.iter().filter(|(_, rootless)| rootless.counts());
+            let (log, first) = counting.min_by_key(|(_, rootless)| rootless.since)?;
+            Some(StoreFailure { since: first.since, why: not_there(&format!("{log}/root")) })
+        })
+    }
+
+    /// Whether the last requests of each kind have succeeded, or were made long before a success of another kind, and no log's root is
+    /// missing.
     pub fn works(&self) -> bool {
-        self.lock().iter().all(|requests| requests.failing.is_none())
+        self.lock().iter().all(|requests| requests.failing.is_none()) && self.rootless().is_empty()
     }
 
     fn lock(&self) -> MutexGuard<'_, [Requests; 3]> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rootless(&self) -> MutexGuard<'_, BTreeMap<String, Rootless>> {
+        self.rootless.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request of this kind was answered. Bytes of an object show that this is the store of its log.
+    fn succeeded(&self, request: StoreRequest, name: &str, is_found: bool) {
+        let log = name.split_once('/').map_or(name, |(log, _)| log);
+        let is_its = |of: &str| is_found && request == Read && of == log;
+        self.rootless().retain(|of, rootless| rootless.counts() && !is_its(of));
     }
 }
 
@@ -129,6 +180,8 @@ impl Begun<'_> {
                     requests.failing = None;
                 }
             }
+            drop(all);
+            self.health.succeeded(self.request, self.name, result.is_ok());
             return;
         };
         all[self.request as usize].fail(self.name, error.to_string());
@@ -138,6 +191,13 @@ impl Begun<'_> {
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
         self.health.lock()[self.request as usize].running -= 1;
+    }
+}
+
+impl Rootless {
+    /// Whether the root was looked for lately.
+    fn counts(&self) -> bool {
+        self.last.elapsed() < COUNTS_FOR
     }
 }
 
@@ -248,6 +308,44 @@ mod tests {
         health.begin(Write, "e").end(&Ok(()));
         health.begin(Write, "f").end(&failed("refused"));
         assert_eq!(health.failure().unwrap().why, "refused");
+    }
+
+    /// A directory that is not mounted answers every request: nothing was said of a copy whose readers got no answer.
+    #[test]
+    fn store_without_the_root_fails_until_it_has_what_is_the_logs() {
+        let health = StoreHealth::default();
+        let missing = || Err::<(), _>(Error::new(ErrorKind::NotFound, "no such object"));
+        let look = |is_there| {
+            health.begin(Read, "a/o/1").end(&missing());
+            health.begin(Look, "a/root").end(&Ok(()));
+            health.note_there("a/root", is_there);
+        };
+        look(false);
+        let first = health.failure().unwrap();
+        assert!(first.why.contains("a/root is not in the object store any more"), "{first:?}");
+        std::thread::sleep(Duration::from_millis(5));
+        look(false);
+        health.begin(Read, "a/o/1").end(&missing());
+        health.begin(Read, "b/o/1").end(&Ok(()));
+        health.begin(Write, "a/o/2").end(&Ok(()));
+        assert_eq!(health.failure().unwrap(), first, "neither an answer nor another log's object ends it");
+        assert!(!health.works());
+        health.begin(Read, "a/o/1").end(&Ok(()));
+        assert!(health.failure().is_none() && health.works());
+        look(false);
+        look(true);
+        assert!(health.failure().is_none() && health.works());
+        health.note_there("a/o/1", false);
+        assert!(health.works(), "one object");
+        // Nobody looks any more.
+        look(false);
+        let mut rootless = health.rootless();
+        let at = rootless.get_mut("a").unwrap();
+        at.last = at.last.checked_sub(COUNTS_FOR).unwrap();
+        drop(rootless);
+        assert!(health.failure().is_none() && !health.works());
+        health.begin(Look, "").end(&Ok(()));
+        assert!(health.works());
     }
 
     /// With a time limit of more than 90 seconds the failure was forgotten before the next attempt had failed.

@@ -84,7 +84,9 @@ impl Vault for WatchedVault {
     }
 
     fn size(&self, name: &str) -> Result<Option<u64>> {
-        self.noted(Look, name, |store| store.size(name))
+        let size = self.noted(Look, name, |store| store.size(name))?;
+        self.health.note_there(name, size.is_some());
+        Ok(size)
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {

@@ -159,6 +159,7 @@ impl AdminService {
                 self.host.named().map(|logs| groups::statuses(&self.host, logs)).unwrap_or_default();
             response.groups_wanted = self.host.groups_wanted();
         }
+        response.damaged_objects = self.host.damaged_objects();
         if let Some(failure) = self.host.store_failure() {
             response.store_failure = failure.why;
             response.store_failing_since_nanos = failure.since.get().saturating_mul(1_000_000);

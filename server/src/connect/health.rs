@@ -46,6 +46,8 @@ pub(crate) enum State {
     Full,
     /// It takes no appends until it is started again.
     Poisoned,
+    /// It knows that objects in the object store are lost or damaged, and could not store them again.
+    DamagedObjects,
     /// Some of its blocks are damaged and not repaired.
     Damaged,
     /// It returned with an empty or a different directory.
@@ -73,6 +75,7 @@ impl State {
             Self::Short => "short",
             Self::Full => "full",
             Self::Poisoned => "poisoned",
+            Self::DamagedObjects => "damaged_objects",
             Self::Damaged => "damaged",
             Self::Wiped => "wiped",
             Self::OtherLog => "other_log",
@@ -83,7 +86,7 @@ impl State {
     pub(crate) fn exit(self) -> Exit {
         match self {
             Self::Ok => Exit::Ok,
-            Self::Damaged => Exit::Corrupt,
+            Self::DamagedObjects | Self::Damaged => Exit::Corrupt,
             // An operator has to act.
             Self::OtherVersion
             | Self::NoStore
@@ -184,6 +187,7 @@ fn of_answer(found: &Found, server: &str, s: &StatusResponse, lag_max: u64) -> (
     let states = [
         wiped(found, server, s),
         damaged(s),
+        damaged_objects(s),
         (!s.shortage.is_empty()).then(|| {
             (State::Short, format!("it has no room for what the log holds or may hold: {}", s.shortage))
         }),
@@ -264,6 +268,17 @@ fn damaged(s: &StatusResponse) -> Option<(State, String)> {
     })
 }
 
+/// Records that no server has in its files any more are lost, unless a copy or a backup has them.
+fn damaged_objects(s: &StatusResponse) -> Option<(State, String)> {
+    (s.damaged_objects > 0).then(|| {
+        let what = format!(
+            "{} lost or damaged in the object store, and it has not all of their entries on its disk: reads of these records fail. Another replica that has them stores the objects again, and this one looks again after an hour at most; else a copy or a backup alone has them. `chiplog tier verify` of the object store names the objects",
+            many(s.damaged_objects, "object is", "objects are")
+        );
+        (State::DamagedObjects, what)
+    })
+}
+
 fn cut_off(found: &Found, s: &StatusResponse) -> Option<(State, String)> {
     let leader = found.leader()?;
     if s.log_id.is_empty() || s.node == leader.node {
@@ -308,7 +323,7 @@ mod tests {
     use super::*;
     use chiplog_net::wire::proto::v1::PeerProgress;
 
-    const ALL: [State; 19] = [
+    const ALL: [State; 20] = [
         State::Ok,
         State::Draining,
         State::OtherVersion,
@@ -325,6 +340,7 @@ mod tests {
         State::Short,
         State::Full,
         State::Poisoned,
+        State::DamagedObjects,
         State::Damaged,
         State::Wiped,
         State::OtherLog,
@@ -383,7 +399,7 @@ mod tests {
     #[test]
     fn each_problem_has_a_state_and_an_exit_code() {
         type Change = fn(&mut StatusResponse, &mut StatusResponse);
-        let cases: [(Change, State, Exit); 17] = [
+        let cases: [(Change, State, Exit); 18] = [
             (|_, _| {}, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1000, State::Ok, Exit::Ok),
             (|leader, _| leader.peers[1].lag = 1001, State::Lagging, Exit::Retry),
@@ -395,6 +411,7 @@ mod tests {
             (|_, third| (third.damaged, third.repaired) = (2, 1), State::Ok, Exit::Ok),
             (|_, third| third.shortage = "too small".into(), State::Short, Exit::Failure),
             (|_, third| third.store_failure = "no answer".into(), State::StoreFails, Exit::Retry),
+            (|_, third| third.damaged_objects = 1, State::DamagedObjects, Exit::Corrupt),
             (|_, third| third.no_store = "none".into(), State::NoStore, Exit::Failure),
             (|_, third| third.full = "no room".into(), State::Full, Exit::Failure),
             (|_, third| third.poison = "no".into(), State::Poisoned, Exit::Failure),

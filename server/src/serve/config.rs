@@ -679,6 +679,16 @@ mod tests {
                 Some(("objects.local_bytes", "1GiB")),
                 "objects.local_bytes is set, but object_store is not",
             ),
+            (
+                "",
+                Some(("objects.object_bytes", "1MiB")),
+                "objects.object_bytes is set, but object_store is not",
+            ),
+            (
+                "",
+                Some(("objects.object_age_seconds", "60")),
+                "objects.object_age_seconds is set, but object_store is not",
+            ),
             ("", Some(("objects.fill_bytes", "1GiB")), "objects.fill_bytes is set, but object_store is not"),
             ("object_store = \"/o\"", Some(("objects.fill_bytes", "1")), "fill_bytes"),
             ("object_store = \"/o\"", Some(("objects.local_bytes", "1")), "local_bytes"),

@@ -78,7 +78,8 @@ struct Credentials {
 }
 
 impl Objects {
-    /// The mistake of a limit that would never have an effect, if there is no object store.
+    /// The mistake of a key that would never have an effect, if there is no object store. The default of `object_bytes` is none: `config show`
+    /// prints it.
     pub(super) fn without_store(&self) -> Option<String> {
         let given = [
             ("objects.local_bytes", self.local_bytes.is_some()),
@@ -95,6 +96,16 @@ impl Objects {
                 "objects.fill_bytes is set, but object_store is not: there are no objects; set object_store, or remove the key"
                     .into(),
             );
+        }
+        let default = Size(Options::default().object_bytes.into());
+        let of_objects = [
+            ("objects.object_bytes", self.object_bytes.is_some_and(|size| size != default)),
+            ("objects.object_age_seconds", self.object_age_seconds.is_some()),
+        ];
+        if let Some((key, _)) = of_objects.into_iter().find(|(_, is_given)| *is_given) {
+            return Some(format!(
+                "{key} is set, but object_store is not: no object would be made; set object_store, or remove the key"
+            ));
         }
         let (key, _) = given.into_iter().find(|(_, is_given)| *is_given)?;
         Some(format!(

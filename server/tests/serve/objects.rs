@@ -228,6 +228,73 @@ fn older_records_of_named_logs_are_read_from_the_object_store() {
     run(&["verify", again.to_str().unwrap()]).ok();
 }
 
+/// The status was `ok` while reads failed, and their errors said that the status shows the damage. `tier status` said that the log has no
+/// records, with status 0.
+#[test]
+fn lost_object_of_a_group_shows_in_the_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let mut arguments = arguments(&store);
+    arguments.extend(["--init", "--set", "groups=1"].map(str::to_owned));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut server = Server::new(1, dir.path());
+    server.start(&arguments);
+    let (client, log) = (server.client.clone(), format!("{}/orders", server.client));
+    run(&["logs", "create", &client, "orders"]).ok();
+    let oldest = server.data.join("named/group-1/00000000000000000001.seg");
+    let mut last = 0;
+    wait("files go", || {
+        fed(&["append", &log], &lines(last + 1, last + 500)).ok();
+        last += 500;
+        (!oldest.exists()).then_some(())
+    });
+    let status = || run(&["status", &client, "--json"]);
+    let told = status().ok().json();
+    assert_eq!((&told["ok"], &told["replicas"][0]["damaged_objects"]), (&true.into(), &0.into()), "{told}");
+    assert_eq!(server.stop(), Some(0));
+
+    let location = store.to_str().unwrap();
+    let listed = run(&["tier", "list", location, "--json"]).ok().out;
+    let logs = listed.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let group = logs.into_iter().find(|log| log["role"] == "group-1").unwrap();
+    let id = group["log_id"].as_str().unwrap();
+    let object = store.join(id).join("o/00000000000000000000");
+    let aside = dir.path().join("aside");
+    fs::rename(&object, &aside).unwrap();
+    server.start(&arguments);
+    let failed = run(&["read", &log]);
+    assert_eq!(failed.code, 3, "{}", failed.err);
+    assert!(failed.err.contains("`chiplog status` shows the damage"), "{}", failed.err);
+    let told = wait("the status shows the damage", || {
+        let told = status();
+        (told.json()["replicas"][0]["state"] == "damaged_objects").then_some(told)
+    });
+    let shown = told.json();
+    let replica = &shown["replicas"][0];
+    assert_eq!(
+        (told.code, &shown["ok"], &replica["damaged_objects"]),
+        (3, &false.into(), &1.into()),
+        "{shown}"
+    );
+    assert!(replica["why"].as_str().unwrap().starts_with("1 object is lost or damaged"), "{replica}");
+
+    let told = run(&["tier", "status", location, "--log-id", id]);
+    assert_eq!(told.code, 3, "{}", told.out);
+    assert!(told.out.contains("1 object is MISSING"), "{}", told.out);
+    assert!(told.out.contains("which records there are is not known"), "{}", told.out);
+    assert!(!told.out.contains("no records"), "{}", told.out);
+    let verified = run(&["tier", "verify", location, "--log-id", id]);
+    assert_eq!(verified.code, 3, "{}", verified.out);
+    assert!(verified.out.contains("Restart the servers now without local_bytes"), "{}", verified.out);
+
+    assert_eq!(server.stop(), Some(0));
+    fs::rename(&aside, &object).unwrap();
+    server.start(&arguments);
+    assert!(run(&["read", &log]).ok().out == lines(1, last));
+    status().ok();
+    run(&["tier", "status", location]).ok();
+}
+
 /// Three servers store the objects of named logs, also after one was killed. Copies read them, and a backup in the store has all logs.
 #[test]
 fn named_logs_of_three_servers_are_copied_and_backed_up_from_the_object_store() {
@@ -479,12 +546,18 @@ fn failing_store_of_a_copy_is_shown() {
     });
     let client = servers[0].client.clone();
     let listen = ["--object-store", &location, "--cluster", &client, "--listen", "127.0.0.1:0"];
-    let copy = Copy::start(&dir.path().join("copy"), &listen);
-    let at = copy.event("opened")["listen"].as_str().unwrap().to_owned();
+    let started_as = |name: &str| {
+        let copy = Copy::start(&dir.path().join(name), &listen);
+        let at = copy.event("opened")["listen"].as_str().unwrap().to_owned();
+        let info = || run(&["info", &at, "--stale", "--json"]).json();
+        wait("it has the last record", || (info()["last"] == last).then_some(()));
+        assert!(info()["store_failure"].is_null() && info()["store_failing_since"].is_null());
+        (copy, at)
+    };
+    let ((copy, at), of_another_store) = (started_as("copy"), started_as("another"));
     let info = || run(&["info", &at, "--stale", "--json"]).json();
-    wait("it has the last record", || (info()["last"] == last).then_some(()));
-    assert!(info()["store_failure"].is_null() && info()["store_failing_since"].is_null());
     assert_eq!(servers[0].stop(), Some(0));
+    store_without_the_root_fails(of_another_store, &store, &aside);
 
     fs::rename(&store, &aside).unwrap();
     fs::write(&store, "no directory").unwrap();
@@ -504,6 +577,25 @@ fn failing_store_of_a_copy_is_shown() {
     copy.event("store_works");
     assert_eq!(copy.events("store_fails"), 1, "it is said once");
     assert!(info()["store_failure"].is_null());
+}
+
+/// A directory that is not mounted is an empty one: it answers, and has nothing of the log. No event said so, and `info` showed none.
+fn store_without_the_root_fails((copy, at): (Copy, String), store: &Path, aside: &Path) {
+    fs::rename(store, aside).unwrap();
+    fs::create_dir(store).unwrap();
+    let mut reader = started(&["read", &at, "--stale", "--count"]);
+    let failing = copy.event("store_fails");
+    let why = failing["why"].as_str().unwrap();
+    assert!(why.contains("root is not in the object store any more"), "{failing}");
+    let told = run(&["info", &at, "--stale", "--json"]).json();
+    assert!(told["store_failure"].is_string() && told["store_failing_since"].is_string(), "{told}");
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    fs::remove_dir_all(store).unwrap();
+    fs::rename(aside, store).unwrap();
+    run(&["read", &at, "--stale", "--count"]).ok();
+    copy.event("store_works");
+    assert_eq!(copy.events("store_fails"), 1, "it is said once");
 }
 
 /// A backup of servers in the store itself: nothing is copied, and it has the records that no disk has.

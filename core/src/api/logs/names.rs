@@ -468,6 +468,7 @@ fn check_new_name(name: &str) -> Result<()> {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
     use crate::{LogsOptions, Options};

@@ -207,20 +207,26 @@ impl ObjectCache {
     /// them.
     ///
     /// # Errors
-    /// Those of the object store.
+    /// Those of the object store. `Unavailable`: it is another one, without the log's root.
     pub(crate) fn try_object(&self, owner: LogId, number: u64) -> Result<()> {
         if self.fetched.load(Ordering::Relaxed) == 0 {
+            let root = root_name(owner);
+            // A store without the log's root is another one.
+            let lacked = |error| match self.vault.size(&root) {
+                Ok(None) => Error::new(ErrorKind::Unavailable, not_there(&root)),
+                _ => error,
+            };
             let got = match self.vault.get(&object_name(owner, number), 0..1) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     match newest_begin(&*self.vault, owner) {
                         Err(unknown) if unknown.kind() == ErrorKind::Unsupported => {}
                         begin => {
                             if begin?.is_none_or(|begin| begin <= number) {
-                                return Err(error);
+                                return Err(lacked(error));
                             }
                         }
                     }
-                    self.vault.get(&root_name(owner), 0..1).map_err(|_| error)?
+                    self.vault.get(&root, 0..1).map_err(|_| lacked(error))?
                 }
                 got => got?,
             };
@@ -647,7 +653,7 @@ mod tests {
         vault.put(&object_name(LOG, 3), &[vec![1; BYTES].into()]).unwrap();
         assert_eq!(tried(3), Ok(()));
         vault.delete(&root_name(LOG)).unwrap();
-        assert_eq!(tried(2), Err(ErrorKind::NotFound));
+        assert_eq!(tried(2), Err(ErrorKind::Unavailable));
     }
 
     /// The object store is silent for long, and fails: threads that waited for a chunk began to fetch it one after the other.

@@ -100,7 +100,7 @@ pub fn time_name(log: LogId) -> String {
 }
 
 /// The text of the error that this object is missing.
-pub(crate) fn not_there(root: &str) -> String {
+pub fn not_there(root: &str) -> String {
     format!(
         "{root} is not in the object store any more: is this the right location, is its directory mounted, or did `chiplog tier gc --all` \
          delete it? Nothing is stored until it is there again"

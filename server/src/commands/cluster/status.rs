@@ -44,6 +44,10 @@ States:
   short          its disk or its segments have no room for what the leader sends
   full           it leads, and refuses appends for lack of room
   poisoned       it takes no appends until it is started again
+  damaged_objects
+                 it has found objects lost or damaged in the object store, of its logs or groups, and
+                 could not store them again: records are lost, unless another replica, a copy or a
+                 backup has them
   damaged        blocks are damaged and not repaired
   wiped          its directory is empty, or another one than before
   other_log      a server of another log is at its address
@@ -67,7 +71,7 @@ Exit status of this command:
      wiped, other_log
   2  every server that answers refuses the token, or each is locked_out by the TLS options
      (1 if the reason is the expired certificate of a server)
-  3  damaged
+  3  damaged_objects, damaged
   5  no leader, no server answers, or the state can pass by itself: draining, store_fails, lagging,
      no_leader, waiting, cut_off, repairing, unreachable, and of a group other_voters, missing,
      no_leader
@@ -84,6 +88,8 @@ JSON fields:
     stored_index (the last record in such an object; 0: none),
     sliced_index (the last record in an object or a slice, as it knows: the leader knows best),
     object_failures, slice_failures (attempts to use the object store)
+    damaged_objects of the server's logs and groups, as in the state of that name; 0 after a restart,
+                    until they are examined again
     store_failure   why requests to the object store fail now; null: they do not
     store_failing_since
                     since when, as text; null: they do not
@@ -188,6 +194,7 @@ struct Replica {
     sliced_index: Option<u64>,
     slice_failures: Option<u64>,
     object_failures: Option<u64>,
+    damaged_objects: Option<u64>,
     store_failure: Option<String>,
     store_failing_since: Option<String>,
     version: Option<String>,
@@ -228,6 +235,7 @@ impl Replica {
             sliced_index: of_log(s.sliced_index),
             slice_failures: Some(s.slice_failures),
             object_failures: Some(s.object_failures),
+            damaged_objects: Some(s.damaged_objects),
             store_failing_since: store_failing_since(status),
             store_failure: (!s.store_failure.is_empty()).then_some(s.store_failure),
             version: Some(s.version),

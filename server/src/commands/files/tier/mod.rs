@@ -105,7 +105,19 @@ Faults:
                (status 3)
   harmless     only a shortcut or bytes between blocks are damaged, every record can be read (status 0)
   undecodable  a batch is stored as it was appended, but cannot be unpacked (status 0)
-  A replica that still has the records on its disk serves them. The object itself is not replaced.
+
+What to do about missing and damaged objects:
+  A server that has all records of such an object in its files stores it again, once it knows of the
+  damage; from then on these files stay. Before that they go as the log grows, by local_bytes and
+  local_age_seconds. So, at once:
+  1. restart the servers, one after the other, without local_bytes and local_age_seconds: then no
+     file goes. Objects that are missing, or of another size, are found within a minute, and stored
+     again by a server that has the records;
+  2. for objects with damaged bytes start them with a short object_scrub_seconds as well, as 600:
+     within that time the servers read all objects that they could store again;
+  3. `chiplog tier verify` again. Records of objects that it still reports are on no disk: only a copy
+     or a backup has them;
+  4. set the limits as they were.
 
 Through a server, a branch that reads objects of another log is not checked, which the command says
 (status 7).
@@ -418,10 +430,16 @@ Examples:
   chiplog tier status s3://bucket/chiplog
   chiplog tier status s3://bucket/chiplog --cluster log1:7411 --json | jq .server.unstored_records
 
+Exit status:
+  3  an object, a slice or payload is missing or damaged that has to be there, as far as this command
+     reads them: it is shown as MISSING or DAMAGED. `chiplog tier verify` reads all, and says what to
+     do
+
 JSON fields, one object per line:
   log_id, role, cluster (both as in `chiplog tier list`), objects, bytes, first_object, last_object
   (numbers; null: there is none), root (whether the object `root` is there)
-  first, last       the indexes of the records that these objects make a log of; null: none
+  first, last       the indexes of the records that these objects make a log of; null: none, or not
+                    known, because something is missing or damaged (status 3)
   missing           how many objects are not there that have to be
   begin             all records of objects below this number are discarded
   branch_of         of a branch, which objects it reads from other logs, as in `chiplog tier list`;

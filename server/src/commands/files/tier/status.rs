@@ -44,6 +44,9 @@ struct Shown {
     payloads: Payloads,
     unknown: u64,
     server: Option<Server>,
+    /// An object that says which records there are cannot be read.
+    #[serde(skip)]
+    is_unreadable: bool,
 }
 
 /// The slices and the payload of the log behind its newest object.
@@ -142,7 +145,14 @@ impl Shown {
             payloads: Payloads::new(there),
             unknown: there.unknown.objects,
             server: None,
+            is_unreadable: false,
         }
+    }
+
+    /// Whether anything is missing or damaged that has to be there, as far as this command reads it.
+    fn is_damaged(&self) -> bool {
+        let lacks_root = !self.root && self.objects > 0;
+        self.missing > 0 || lacks_root || self.is_unreadable || !self.behind.faults.is_empty()
     }
 
     fn words(&self) -> String {
@@ -159,6 +169,9 @@ impl Shown {
         }
         match (self.first, self.last) {
             (Some(first), Some(last)) => _ = writeln!(out, "  records {first} to {last}"),
+            _ if self.is_damaged() => {
+                out += "  which records there are is not known, because of what is missing or damaged: `chiplog tier verify` names it\n";
+            }
             _ => _ = writeln!(out, "  no records"),
         }
         if !self.root {
@@ -236,16 +249,17 @@ pub(super) fn run(
     let places = Places::of_one(vault, only, &found);
     for (log, listed) in found {
         let there = Inventory::take(vault, LogId(log))?;
-        let records = match there.records(vault) {
+        let (records, is_unreadable) = match there.records(vault) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 ui.say(&error.to_string());
-                None
+                (None, true)
             }
-            records => records?,
+            records => (records?, false),
         };
         let behind = Behind::read(vault, &there)?;
         let records = records.map(|(first, last)| (first.get(), last.get()));
-        shown.push(Shown::new(&there, &listed, records, behind, places.get(LogId(log))));
+        let of_log = Shown::new(&there, &listed, records, behind, places.get(LogId(log)));
+        shown.push(Shown { is_unreadable, ..of_log });
     }
     if let Some((address, status)) = leader {
         let log = shown.iter_mut().find(|log| log.log_id == status.log_id);
@@ -259,5 +273,5 @@ pub(super) fn run(
         ui.note("no log has objects there");
     }
     shown.iter().try_for_each(|log| ui.result(log, Shown::words))?;
-    Ok(Exit::Ok)
+    Ok(if shown.iter().any(Shown::is_damaged) { Exit::Corrupt } else { Exit::Ok })
 }

@@ -130,7 +130,7 @@ impl Verified {
             if log.corrupt > 0 {
                 _ = writeln!(
                     out,
-                    "{}: if a replica has these records on its disk, it still serves them: do not shorten its local_bytes or local_age_seconds",
+                    "{}: a server that has these records on its disk can store the objects again, but its files go as the log grows until it knows of the damage. Restart the servers now without local_bytes and local_age_seconds, and with object_scrub_seconds=600, then verify again: `chiplog tier verify --help` says more",
                     format::many(log.corrupt, "fault", "faults")
                 );
             }
