@@ -122,11 +122,7 @@ pub(crate) fn block_at(bytes: &Bytes, at: usize, id: SegmentId) -> Result<(Entry
     Ok(((header, bytes.slice(at + BLOCK_HEADER_BYTES..end)), at + header.stride()))
 }
 
-<<<<<<< HEAD
 /// The parts of a file around its blocks.
-=======
-/// All that is around the blocks of a file.
->>>>>>> 64a23630d85129aa0f6280175f9a2547c9351321
 struct Frame {
     header: Bytes,
     /// From the end of the blocks to that of the file.
@@ -205,11 +201,7 @@ impl File {
         Ok(MadeObject { pieces, object })
     }
 
-<<<<<<< HEAD
     /// The parts around its blocks.
-=======
-    /// All that is around its blocks.
->>>>>>> 64a23630d85129aa0f6280175f9a2547c9351321
     ///
     /// # Errors
     /// `TooLarge`: no segment file is that large.

@@ -72,11 +72,7 @@ impl Position {
     }
 }
 
-<<<<<<< HEAD
 /// A search for the first record since a time.
-=======
-/// Looked for is the first record since a time.
->>>>>>> 64a23630d85129aa0f6280175f9a2547c9351321
 #[derive(Clone, Copy)]
 struct Since {
     time: Timestamp,
@@ -507,11 +503,7 @@ impl RunCursor {
     /// read.
     fn look_in_copy(&self, segment: &Segment, since: Since) -> Option<Option<Index>> {
         let copy = self.copy_of(segment)?;
-<<<<<<< HEAD
         // Records that the log has discarded can be a hole.
-=======
-        // Discarded records can be a hole.
->>>>>>> 64a23630d85129aa0f6280175f9a2547c9351321
         let blocks = copy.blocks(self.log, since.first, WINDOW_BYTES);
         let found = match blocks.or_else(|| copy.all_blocks(self.log, WINDOW_BYTES)) {
             Some((blocks, end)) => first_block_since(blocks, end, since.time),
