@@ -127,7 +127,7 @@ impl Backup {
         if made.is_err() {
             downloads.abandon(dest);
         }
-        made.map_err(|error| of_object(error, log, dest))
+        made.map_err(|error| of_object(error, vault, log, dest))
     }
 
     fn fetch_with(
@@ -562,15 +562,18 @@ fn if_allowed(applied: Result<Applied>, lost: Option<&str>) -> Result<std::resul
     }
 }
 
-/// The same error, of a file that was made in `dest` and is gone: it names the object that the file was made of.
-fn of_object(error: Error, log: LogId, dest: &Path) -> Error {
-    let place = error
-        .location()
-        .filter(|(path, _)| error.kind() == ErrorKind::Corrupt && path.parent() == Some(dest));
+/// The same error, of a file that was made in `dest` and is gone: it names the object that the file was made of, if it was made of one.
+fn of_object(error: Error, vault: &dyn Vault, log: LogId, dest: &Path) -> Error {
+    let is_there = |path: &Path| error.kind() == ErrorKind::Corrupt && path.parent() == Some(dest);
+    let place = error.location().filter(|(path, _)| is_there(path));
     let number = place.and_then(|(path, _)| Some((path, file_number(path.file_name()?.to_str()?)?)));
-    let Some((path, number)) = number else { return error };
-    let text = error.to_string().replace(&*path.to_string_lossy(), &object_name(log, number - 1));
-    Error::new(ErrorKind::Corrupt, text)
+    let (Some((path, number)), Ok(start)) = (number, start_of(vault, log)) else { return error };
+    let owner = start.map_or(log, |start| start.lineage.owner(number - 1));
+    let name = object_name(owner, number - 1);
+    if !matches!(vault.size(&name), Ok(Some(_))) {
+        return error;
+    }
+    Error::new(ErrorKind::Corrupt, error.to_string().replace(&*path.to_string_lossy(), &name))
 }
 
 fn gone(name: &str) -> Error {

@@ -5,8 +5,8 @@
 //! that of one object while others are read.
 //!
 //! A store that is there and is not the one with a log's objects answers every request: an object that is missing is an answer. It is
-//! known by the object `root` of the log, for which its users look if one is missing. Such a store fails until that log's root, or bytes of
-//! its objects, were found there.
+//! known by the object `root` of the log, for which its users look if one is missing. Such a store fails until that log's root was found or
+//! made there, or bytes of its objects were read, or nothing has looked for the root for long.
 //!
 //! Must not know: how requests are made.
 
@@ -159,10 +159,11 @@ impl StoreHealth {
         self.rootless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request of this kind was answered. Bytes of an object show that this is the store of its log.
+    /// A request of this kind was answered. Bytes of an object, or a root that was made, show that this is the store of its log.
     fn succeeded(&self, request: StoreRequest, name: &str, is_found: bool) {
-        let log = name.split_once('/').map_or(name, |(log, _)| log);
-        let is_its = |of: &str| is_found && request == Read && of == log;
+        let (log, part) = name.split_once('/').unwrap_or((name, ""));
+        let shows = request == Read || (request == Write && part == "root");
+        let is_its = |of: &str| is_found && shows && of == log;
         self.rootless().retain(|of, rootless| rootless.counts() && !is_its(of));
     }
 }

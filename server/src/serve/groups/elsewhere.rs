@@ -224,12 +224,6 @@ impl Groups {
             .map_or(true, |view| view.slow_disk || view.lacks_room || view.lacks_catalogue)
     }
 
-    /// Whether the replica of a server has room for more of a group. One that does not answer has none.
-    pub(super) fn has_room(&self, group: u32, replica: &Log, server: &Member) -> bool {
-        let asking = self.ask_view(server, group, replica.log_id(), &[]);
-        Handle::current().block_on(asking).is_ok_and(|view| !view.lacks_room)
-    }
-
     pub(super) async fn ask_view(
         &self,
         server: &Member,

@@ -4,8 +4,8 @@
 //! Invariants:
 //! - The members of a group change one at a time, by its leader, and only towards those members.
 //! - A majority confirms the members of the default log, and the catalogue, before a member of a group changes.
-//! - A learner is promoted only if it stores what it is sent (`storing.rs`), has room for more, and lacks little. A change of voters needs
-//!   the new ones: one that stores nothing would keep it, and all later ones, from coming into force.
+//! - A learner is promoted only if it stores what it is sent (`storing.rs`), and lacks little. A change of voters needs the new ones: one
+//!   that stores nothing would keep it, and all later ones, from coming into force.
 //! - A group is moved away from a server only once all others on which it is placed vote, and store what they are sent. `votes.rs` has when a
 //!   member loses its vote.
 
@@ -130,7 +130,7 @@ impl Groups {
             members.iter().filter(|m| !m.is_leaving() && !wanted.iter().any(|s| s.node == m.node));
         let moved = moved.clone().find(|m| m.node != own).or_else(|| moved.next())?.node;
         let votes = |node| voters.contains(&node);
-        let is_well = |server: &Member| server.node == own || self.stores(group, replica, server);
+        let is_well = |server: &Member| server.node == own || self.stores(group, replica, server.node);
         let mut stay = wanted.iter().filter(|server| !server.is_leaving());
         stay.all(|server| votes(server.node) && is_well(server)).then_some(moved)
     }
@@ -181,7 +181,7 @@ impl Groups {
                     if server.is_voter()
                         && !m.is_voter()
                         && self.may_promote(group, node)
-                        && self.stores(group, replica, server) =>
+                        && self.stores(group, replica, node) =>
                 {
                     let is_heard = |node| node == own || is_heard(node);
                     return Ok(promotion(node, servers, place, members, is_heard));
@@ -217,13 +217,13 @@ impl Groups {
         peers
     }
 
-    /// Whether a member is in contact, lacks little, stores what it is sent, and has room for more. Asks its server for the latter.
-    fn stores(&self, group: u32, replica: &Log, server: &Member) -> bool {
+    /// Whether a member is in contact, lacks little, and stores what it is sent.
+    fn stores(&self, group: u32, replica: &Log, node: NodeId) -> bool {
         let keeps_up = || {
             let marks = self.inner.marks.lock().unwrap_or_else(PoisonError::into_inner);
-            marks.stores(group, server.node)
+            marks.stores(group, node)
         };
-        self.is_ready(replica, server.node) && keeps_up() && self.has_room(group, replica, server)
+        self.is_ready(replica, node) && keeps_up()
     }
 
     /// How long the leader has heard nothing of a member, as far as it has looked.

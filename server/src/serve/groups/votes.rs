@@ -1,13 +1,14 @@
 //! Votes: which member of a group gets a vote or loses it, and how long the latter waits for the vote of the server in its place.
 //!
-//! Invariant: except in one change with a promotion, no member loses its vote while the group awaits another one, up to [`JOIN_PATIENCE`] without a sign of that. It is awaited
-//! from a server that is to run the group and does not vote in it, and in place of one on which the group is placed and that does not
-//! vote in the cluster any more: the catalogue names another one in a moment. The sign of a server that copies the group's files is that
-//! it has more of them than before: one that is heard can lack the room for them. More of them are no sign once its promotion has failed.
+//! Invariant: except in one change with a promotion, no member loses its vote while the group awaits another one, up to [`JOIN_PATIENCE`]
+//! without a sign of that. It is awaited from a server that is to run the group and does not vote in it, and in place of one on which the
+//! group is placed and that does not vote in the cluster any more: the catalogue names another one in a moment. The sign of a server that
+//! copies the group's files is that it has more of them than before: one that is heard can lack the room for them. More of them are no sign
+//! once it was refused a vote for what it is: its options, or its version.
 
 use super::Groups;
 use chiplog::cluster::{Change, Member};
-use chiplog::{EntryIndex, Error, Log, NodeId};
+use chiplog::{EntryIndex, Error, ErrorKind, Log, NodeId};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ enum Stage {
     Asked,
     /// It is a member without a vote, and has the group's entries up to this one.
     Copies(EntryIndex),
-    /// It has them, and its promotion failed.
+    /// It has them, and is refused a vote for what it is.
     Refused,
 }
 
@@ -65,9 +66,14 @@ struct Refusal {
 }
 
 impl Refusal {
+    /// Whether the learner is the reason. Any other failure is the leader's, or another voter's.
+    fn is_for_good(&self) -> bool {
+        matches!(self.error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported)
+    }
+
     /// How long it is not tried again: the groups wait for each other's promotions. The second attempt is within [`JOIN_PATIENCE`].
     fn lasts(&self) -> Duration {
-        AGAIN.saturating_mul(1 << self.count.saturating_sub(1).min(6))
+        AGAIN.saturating_mul(1 << self.count.saturating_sub(1).min(3))
     }
 }
 
@@ -85,7 +91,7 @@ impl Waits {
         let copies = |node: &NodeId| matches!(stages.get(node), Some(Stage::Copies(_)));
         self.refusals.retain(|(of, node), _| *of != group || copies(node));
         let mut waited = |node: NodeId, stage: Stage| {
-            let is_refused = self.refusals.contains_key(&(group, node));
+            let is_refused = self.refusals.get(&(group, node)).is_some_and(Refusal::is_for_good);
             let stage = if is_refused { Stage::Refused } else { stage };
             let new = || Wait { stage, since: now, seen: now };
             let wait = self.waits.entry((group, node)).or_insert_with(new);
@@ -372,9 +378,14 @@ mod tests {
         waits.look(1, &BTreeMap::new(), at(34));
         assert!(tries(&waits, 1, 34));
         assert_eq!([look(&mut waits, 35), look(&mut waits, 70)], [0, 0]);
-        refuse(&mut waits, 71);
+        // Any other failure is the leader's, or another voter's: the learner still gets its time.
+        waits.refuse(1, NodeId(4), Error::new(ErrorKind::Full, "the leader's disk"), at(71));
+        assert_eq!([look(&mut waits, 72), look(&mut waits, 79), look(&mut waits, 200)], [0, 0, 0]);
+        assert!(waits.unhosted(1, at(200)).is_empty());
+        waits.look(1, &BTreeMap::new(), at(201));
+        refuse(&mut waits, 202);
         waits.forget(1);
-        assert!(tries(&waits, 1, 71));
+        assert!(tries(&waits, 1, 202));
     }
 
     /// Of voters 1 to 3 and 4, of which 3 was down for good, 4 had to record its own promotion: until it did, no other change could be made.

@@ -149,7 +149,7 @@ impl Node {
             true => EntryIndex(self.published.counters.in_store_upto.load(Ordering::Acquire)),
             false => EntryIndex(0),
         };
-        let are_stored = !self.tiering.slices.are_failing();
+        let are_stored = !self.tiering.slices.are_failing() && !self.tiering.payloads.is_reported;
         let has_slices = self.tiering.vault.is_some() && self.options.slice_interval.is_some() && are_stored;
         let otherwise = if has_slices { Durability::MajoritySlices } else { Durability::Majority };
         move |entry| if entry <= stored { Durability::Object } else { otherwise }

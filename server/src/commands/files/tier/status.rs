@@ -245,7 +245,11 @@ pub(super) fn run(
         None => None,
     };
     let mut shown = Vec::new();
-    let found = logs(vault, only)?;
+    let mut found = logs(vault, only)?;
+    // Servers can have begun to delete objects while they were listed: then the next list says so.
+    if found.values().any(|listed| listed.missing() > 0) {
+        found = logs(vault, only)?;
+    }
     let places = Places::of_one(vault, only, &found);
     for (log, listed) in found {
         let there = Inventory::take(vault, LogId(log))?;
