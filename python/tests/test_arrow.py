@@ -164,7 +164,7 @@ def test_a_step_without_memory_skips_nothing(tmp_path: Path, step: str) -> None:
     assert done.stdout == "all\n", done.stderr
 
 
-def crc32c(data: bytes) -> bytes:
+def crc32c(data: bytes | bytearray) -> bytes:
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
