@@ -103,7 +103,8 @@ Faults:
                default log of a cluster, the list of its logs, or a backup that `tier backup` or
                `tier pin` has made of all of them, is damaged, or one of its logs or pins is missing
                (status 3)
-  harmless     only a shortcut or bytes between blocks are damaged, every record can be read (status 0)
+  harmless     only a shortcut or bytes between blocks are damaged: every record can be read
+               (status 0)
   undecodable  a batch is stored as it was appended, but cannot be unpacked (status 0)
 
 What to do about missing and damaged objects:
@@ -115,8 +116,8 @@ What to do about missing and damaged objects:
      again by a server that has the records;
   2. for objects with damaged bytes start them with a short object_scrub_seconds as well, as 600:
      within that time the servers read all objects that they could store again;
-  3. `chiplog tier verify` again. Records of objects that it still reports are on no disk: only a copy
-     or a backup has them;
+  3. `chiplog tier verify` again. Records of objects that it still reports are on no disk: only a
+     copy or a backup has them;
   4. set the limits as they were.
 
 Through a server, a branch that reads objects of another log is not checked, which the command says
@@ -431,9 +432,9 @@ Examples:
   chiplog tier status s3://bucket/chiplog --cluster log1:7411 --json | jq .server.unstored_records
 
 Exit status:
-  3  an object, a slice or payload is missing or damaged that has to be there, as far as this command
-     reads them: it is shown as MISSING or DAMAGED. `chiplog tier verify` reads all, and says what to
-     do
+  3  an object, a slice or payload that has to be there is missing or damaged, as far as this
+     command reads them: it is shown as MISSING or DAMAGED. `chiplog tier verify` reads all, and says
+     what to do
 
 JSON fields, one object per line:
   log_id, role, cluster (both as in `chiplog tier list`), objects, bytes, first_object, last_object
