@@ -682,7 +682,8 @@ fn catalogue_is_the_same_on_servers_that_lack_discarded_records() {
     let last = trio.at(1).system().last_index();
     until("server 3 has the snapshot", || trio.at(3).system().last_index() >= last);
     trio.stop(3);
-    let before = churn(&trio, 1, &|pairs| pairs == 60);
+    // Requests that are repeated on a machine that stands still leave more records than others.
+    let before = churn(&trio, 1, &|_| trio.at(1).system().last_index().get() >= last.get() + 100);
     assert!(trio.at(1).system().first_index() < last);
     // Another leader goes on, and writes the snapshot. Whole files go with a later one.
     let second = trio.lead(2);

@@ -4,8 +4,8 @@
 //! Invariants:
 //! - The members of a group change one at a time, by its leader, and only towards those members.
 //! - A majority confirms the members of the default log, and the catalogue, before a member of a group changes.
-//! - A learner is promoted only if it stores what it is sent (`storing.rs`), and lacks little. A change of voters needs the new ones: one
-//!   that stores nothing would keep it, and all later ones, from coming into force.
+//! - A learner is promoted only if it stores what it is sent (`storing.rs`), has room for more, and lacks little. A change of voters needs
+//!   the new ones: one that stores nothing would keep it, and all later ones, from coming into force.
 //! - A group is moved away from a server only once all others on which it is placed vote, and store what they are sent. `votes.rs` has when a
 //!   member loses its vote.
 
@@ -105,7 +105,11 @@ impl Groups {
             }
             [Change::Promote(node), ..] => {
                 let promoted = replica.change_members(changes, PROMOTE_TIMEOUT);
-                promoted.inspect_err(|error| self.refused(group, node, error))
+                // Any other failure is the leader's, or another voter's.
+                let is_its = |error: &Error| {
+                    matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported)
+                };
+                promoted.inspect_err(|error| self.refused(group, node, error, is_its(error)))
             }
             [Change::AddLearner { node, .. }] => {
                 replica.change_members(changes, CHANGE_TIMEOUT)?;
@@ -181,7 +185,8 @@ impl Groups {
                     if server.is_voter()
                         && !m.is_voter()
                         && self.may_promote(group, node)
-                        && self.stores(group, replica, node) =>
+                        && self.stores(group, replica, node)
+                        && self.has_room(group, replica, server) =>
                 {
                     let is_heard = |node| node == own || is_heard(node);
                     return Ok(promotion(node, servers, place, members, is_heard));
@@ -224,6 +229,24 @@ impl Groups {
             marks.stores(group, node)
         };
         self.is_ready(replica, node) && keeps_up()
+    }
+
+    /// Whether the server of a learner that stores what it is sent has room for more. If it has none, the learner is refused.
+    fn has_room(&self, group: u32, replica: &Log, server: &Member) -> bool {
+        let asking = self.ask_view(server, group, replica.log_id(), &[]);
+        let node = server.node;
+        match Handle::current().block_on(asking) {
+            Ok(view) if !view.lacks_room => true,
+            Ok(_) => {
+                let what = format!("node {node} has no room for more of the group: it gets no vote");
+                self.refused(group, node, &Error::new(ErrorKind::Full, what), true);
+                false
+            }
+            Err(error) => {
+                self.refused(group, node, &error, false); // asked again later
+                false
+            }
+        }
     }
 
     /// How long the leader has heard nothing of a member, as far as it has looked.

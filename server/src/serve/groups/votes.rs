@@ -4,11 +4,11 @@
 //! without a sign of that. It is awaited from a server that is to run the group and does not vote in it, and in place of one on which the
 //! group is placed and that does not vote in the cluster any more: the catalogue names another one in a moment. The sign of a server that
 //! copies the group's files is that it has more of them than before: one that is heard can lack the room for them. More of them are no sign
-//! once it was refused a vote for what it is: its options, or its version.
+//! once it was refused a vote for its options, its version or its room.
 
 use super::Groups;
 use chiplog::cluster::{Change, Member};
-use chiplog::{EntryIndex, Error, ErrorKind, Log, NodeId};
+use chiplog::{EntryIndex, Error, Log, NodeId};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -59,6 +59,8 @@ impl Wait {
 #[derive(Debug)]
 struct Refusal {
     error: Error,
+    /// Whether the learner is the reason.
+    is_its: bool,
     /// How often it has.
     count: u32,
     /// When it did last.
@@ -66,11 +68,6 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// Whether the learner is the reason. Any other failure is the leader's, or another voter's.
-    fn is_for_good(&self) -> bool {
-        matches!(self.error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported)
-    }
-
     /// How long it is not tried again: the groups wait for each other's promotions. The second attempt is within [`JOIN_PATIENCE`].
     fn lasts(&self) -> Duration {
         AGAIN.saturating_mul(1 << self.count.saturating_sub(1).min(3))
@@ -91,7 +88,7 @@ impl Waits {
         let copies = |node: &NodeId| matches!(stages.get(node), Some(Stage::Copies(_)));
         self.refusals.retain(|(of, node), _| *of != group || copies(node));
         let mut waited = |node: NodeId, stage: Stage| {
-            let is_refused = self.refusals.get(&(group, node)).is_some_and(Refusal::is_for_good);
+            let is_refused = self.refusals.get(&(group, node)).is_some_and(|refusal| refusal.is_its);
             let stage = if is_refused { Stage::Refused } else { stage };
             let new = || Wait { stage, since: now, seen: now };
             let wait = self.waits.entry((group, node)).or_insert_with(new);
@@ -110,10 +107,10 @@ impl Waits {
         self.refusals.retain(|(of, _), _| *of != group);
     }
 
-    /// Notes that a member of a group could not be promoted.
-    fn refuse(&mut self, group: u32, node: NodeId, error: Error, now: Instant) {
+    /// Notes that a member of a group could not be promoted. `is_its`: it is the reason itself.
+    fn refuse(&mut self, (group, node): (u32, NodeId), error: Error, is_its: bool, now: Instant) {
         let count = self.refusals.get(&(group, node)).map_or(1, |before| before.count.saturating_add(1));
-        self.refusals.insert((group, node), Refusal { error, count, at: now });
+        self.refusals.insert((group, node), Refusal { error, is_its, count, at: now });
     }
 
     /// Whether the promotion of a member of a group has not failed a moment ago.
@@ -163,10 +160,10 @@ impl Groups {
         self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner).joins(node);
     }
 
-    /// Notes that a member of a group could not be promoted.
-    pub(super) fn refused(&self, group: u32, node: NodeId, error: &Error) {
+    /// Notes that a member of a group could not be promoted. `is_its`: it is the reason itself, by its options, its version or its room.
+    pub(super) fn refused(&self, group: u32, node: NodeId, error: &Error, is_its: bool) {
         let mut waits = self.inner.awaited.lock().unwrap_or_else(PoisonError::into_inner);
-        waits.refuse(group, node, error.clone(), Instant::now());
+        waits.refuse((group, node), error.clone(), is_its, Instant::now());
     }
 
     /// Whether the promotion of a member of a group has not failed a moment ago.
@@ -268,7 +265,7 @@ pub(super) fn loses_vote(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chiplog::DirectoryId;
+    use chiplog::{DirectoryId, ErrorKind};
 
     fn members(voters: &[u64], learners: &[u64]) -> Vec<Member> {
         let of = |node: &u64| (NodeId(*node), DirectoryId((*node).into()), "a:1");
@@ -360,8 +357,8 @@ mod tests {
             waits.look(1, &stages, at(seconds))[&NodeId(4)].as_secs()
         };
         let refuse = |waits: &mut Waits, seconds| {
-            let error = Error::new(chiplog::ErrorKind::InvalidArgument, "its files are smaller");
-            waits.refuse(1, NodeId(4), error, at(seconds));
+            let error = Error::new(ErrorKind::InvalidArgument, "its files are smaller");
+            waits.refuse((1, NodeId(4)), error, true, at(seconds));
         };
         let tries = |waits: &Waits, group, seconds| waits.may_promote(group, NodeId(4), at(seconds));
         assert_eq!([look(&mut waits, 1), look(&mut waits, 2)], [0, 0]);
@@ -379,7 +376,8 @@ mod tests {
         assert!(tries(&waits, 1, 34));
         assert_eq!([look(&mut waits, 35), look(&mut waits, 70)], [0, 0]);
         // Any other failure is the leader's, or another voter's: the learner still gets its time.
-        waits.refuse(1, NodeId(4), Error::new(ErrorKind::Full, "the leader's disk"), at(71));
+        let full = Error::new(ErrorKind::Full, "the leader's disk");
+        waits.refuse((1, NodeId(4)), full, false, at(71));
         assert_eq!([look(&mut waits, 72), look(&mut waits, 79), look(&mut waits, 200)], [0, 0, 0]);
         assert!(waits.unhosted(1, at(200)).is_empty());
         waits.look(1, &BTreeMap::new(), at(201));
