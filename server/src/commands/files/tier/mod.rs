@@ -433,8 +433,8 @@ Examples:
 
 Exit status:
   3  an object, a slice or payload that has to be there is missing or damaged, as far as this
-     command reads them: it is shown as MISSING or DAMAGED. `chiplog tier verify` reads all, and says
-     what to do
+     command reads them: it is shown as MISSING or DAMAGED. `chiplog tier verify` reads all,
+     and says what to do
 
 JSON fields, one object per line:
   log_id, role, cluster (both as in `chiplog tier list`), objects, bytes, first_object, last_object
