@@ -338,7 +338,7 @@ mod tests {
         assert!(health.failure().is_none() && health.works());
         health.note_there("a/o/1", false);
         assert!(health.works(), "one object");
-        // Nobody looks any more.
+        // Nothing has looked for the root for long.
         look(false);
         let mut rootless = health.rootless();
         let at = rootless.get_mut("a").unwrap();

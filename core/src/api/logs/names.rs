@@ -3,7 +3,8 @@
 //! Invariants:
 //! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
 //! - no creation succeeds, and none says that the log exists, while a deleted log of the name may still accept appends: a client could find
-//!   that one, and lose what it appends. If that one's group runs elsewhere, the caller of [`Logs::register`] asks there. The catalogue knows the names of logs that were deleted, as far as it has followed them since it was opened;
+//!   that one, and lose what it appends. If that one's group runs elsewhere, the caller of [`Logs::register`] asks there. The catalogue
+//!   knows the names of logs that were deleted, as far as it has followed them since it was opened;
 //! - creations beside each other get no more places than a group has.
 
 use super::{
@@ -29,7 +30,9 @@ impl Logs {
     /// # Errors
     /// `AlreadyExists`. `InvalidArgument`: the name is not allowed. `Full`: the group has no room for more logs. `Busy`: no
     /// group is [ready](Self::set_ready_groups), or a deleted log of this name is still in its group. `Unavailable`: the log
-    /// may have been created; if the message says so, the leader of its group opens it with the next [`Logs::settle`], and [`Logs::find`] waits for that; or a deleted log of this name is still in its group, and has to be gone before the name is used. `NotFound`: it was created, and another call has
+    /// may have been created; if the message says so, the leader of its group opens it with the next [`Logs::settle`], and
+    /// [`Logs::find`] waits for that; or a deleted log of this name is still in its group, and has to be gone before the name
+    /// is used. `NotFound`: it was created, and another call has
     /// deleted it. Those of [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
     pub fn create(&self, name: &str) -> Result<Log> {
         self.create_in(name, None)

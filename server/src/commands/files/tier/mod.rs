@@ -107,7 +107,7 @@ Faults:
                (status 0)
   undecodable  a batch is stored as it was appended, but cannot be unpacked (status 0)
 
-What to do about missing and damaged objects:
+To save the records of missing and damaged objects:
   A server that has all records of such an object in its files stores it again, once it knows of the
   damage; from then on these files stay. Before that they go as the log grows, by local_bytes and
   local_age_seconds. So, at once:
