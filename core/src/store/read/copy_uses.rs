@@ -10,7 +10,8 @@
 use crate::types::SegmentId;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A copy: the disk that it is on, as far as that is known, and the id of its segment, which is random.
 pub(super) type CopyKey = (Option<u64>, SegmentId);
@@ -22,10 +23,18 @@ enum Use {
     Changed,
 }
 
-/// Of all logs in this process: a log that was closed can still have readers, and be open again.
-static USES: Mutex<BTreeMap<CopyKey, Use>> = Mutex::new(BTreeMap::new());
+type Uses = BTreeMap<CopyKey, Use>;
 
-fn uses() -> MutexGuard<'static, BTreeMap<CopyKey, Use>> {
+/// Of all logs in this process: a log that was closed can still have readers, and be open again.
+static USES: Mutex<Uses> = Mutex::new(BTreeMap::new());
+
+/// A change has ended.
+static ENDED: Condvar = Condvar::new();
+
+/// How long a reader waits for a change. It takes some calls of the file system; the disk can hang.
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(5);
+
+fn uses() -> MutexGuard<'static, Uses> {
     USES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -36,7 +45,19 @@ pub(super) struct CopyRead(CopyKey);
 impl CopyRead {
     /// None: the copy is being changed.
     pub(super) fn begin(key: CopyKey) -> Option<Self> {
-        match uses().entry(key).or_insert(Use::Read(0)) {
+        Self::begin_in(&mut uses(), key)
+    }
+
+    /// As [`Self::begin`], after it has waited for a change of the copy, for 5 s at most.
+    pub(super) fn begin_after_change(key: CopyKey) -> Option<Self> {
+        let is_changed = |uses: &mut Uses| matches!(uses.get(&key), Some(Use::Changed));
+        let waited = ENDED.wait_timeout_while(uses(), CHANGE_WAIT_MAX, is_changed);
+        let (mut uses, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        Self::begin_in(&mut uses, key)
+    }
+
+    fn begin_in(uses: &mut Uses, key: CopyKey) -> Option<Self> {
+        match uses.entry(key).or_insert(Use::Read(0)) {
             Use::Read(count) => *count += 1,
             Use::Changed => return None,
         }
@@ -75,6 +96,7 @@ impl CopyChange {
 impl Drop for CopyChange {
     fn drop(&mut self) {
         uses().remove(&self.0);
+        ENDED.notify_all();
     }
 }
 
@@ -95,5 +117,18 @@ mod tests {
         assert!(CopyRead::begin(other).is_some());
         drop(change);
         assert!(CopyRead::begin(key).is_some() && CopyChange::begin(key).is_some());
+    }
+
+    #[test]
+    fn reader_awaits_the_end_of_a_change() {
+        let key = (Some(u64::MAX), SegmentId(6));
+        let change = CopyChange::begin(key);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| CopyRead::begin_after_change(key).is_some());
+            std::thread::sleep(Duration::from_millis(20));
+            drop(change);
+            assert!(reader.join().is_ok_and(|reads| reads));
+        });
+        assert!(CopyRead::begin_after_change(key).is_some(), "there is none");
     }
 }

@@ -275,17 +275,26 @@ impl RunCursor {
 
     /// The sorted copy of a segment, if this can be read from it.
     fn copy_of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
-        self.directories.copies().of(segment).filter(|copy| self.left != Some(copy.name()))
+        self.not_left(self.directories.copies().of(segment))
+    }
+
+    /// The same for a segment that is damaged: it awaits the end of a change of the copy.
+    fn needed_copy_of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
+        self.not_left(self.directories.copies().needed_of(segment))
+    }
+
+    fn not_left(&self, copy: Option<Arc<SortedCopy>>) -> Option<Arc<SortedCopy>> {
+        copy.filter(|copy| self.left != Some(copy.name()))
     }
 
     /// Returns the run that contains record `next`, if it is in the sorted copy of its segment.
     fn find_in_copy(&mut self, segment: &Segment, next: Index) -> Result<Option<FoundRun>> {
-        if self.enter_copy(segment, next) { self.find_here(next) } else { Ok(None) }
+        if self.enter_copy(self.copy_of(segment), next) { self.find_here(next) } else { Ok(None) }
     }
 
-    /// Goes to the sorted copy of a segment, from about record `next` on. False: there is none with it.
-    fn enter_copy(&mut self, segment: &Segment, next: Index) -> bool {
-        let Some(copy) = self.copy_of(segment) else { return false };
+    /// Goes to this sorted copy, from about record `next` on. False: there is none, or it lacks the record.
+    fn enter_copy(&mut self, copy: Option<Arc<SortedCopy>>, next: Index) -> bool {
+        let Some(copy) = copy else { return false };
         let Some((blocks, end)) = copy.blocks(self.log, next, WINDOW_BYTES) else { return false };
         self.position = Some(Position::of_copy(copy, blocks, end));
         true
@@ -329,7 +338,7 @@ impl RunCursor {
         }
         match &self.position {
             Some(Position::Segment { .. }) if object_of(&data.segment).is_none() => {
-                self.enter_copy(&data.segment, next)
+                self.enter_copy(self.needed_copy_of(&data.segment), next)
             }
             Some(Position::Copy { .. }) => self.leave_copy(why),
             _ => false,
@@ -502,7 +511,7 @@ impl RunCursor {
     /// The same in the sorted copy of a segment that is damaged, which can be the damage of another log. None: there is none that can be
     /// read.
     fn look_in_copy(&self, segment: &Segment, since: Since) -> Option<Option<Index>> {
-        let copy = self.copy_of(segment)?;
+        let copy = self.needed_copy_of(segment)?;
         // Records that the log has discarded can be a hole.
         let blocks = copy.blocks(self.log, since.first, WINDOW_BYTES);
         let found = match blocks.or_else(|| copy.all_blocks(self.log, WINDOW_BYTES)) {

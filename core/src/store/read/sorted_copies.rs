@@ -196,11 +196,25 @@ impl SortedCopies {
 
     /// Opens the copy of a segment. A damaged one is removed. None: there is none that can be used now.
     pub(crate) fn of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
+        self.opened(segment, CopyRead::begin)
+    }
+
+    /// As [`Self::of`], for a reader that needs the copy: the segment is damaged. If the copy is being changed now, this waits for that, for
+    /// 5 s at most.
+    pub(crate) fn needed_of(&self, segment: &Segment) -> Option<Arc<SortedCopy>> {
+        self.opened(segment, CopyRead::begin_after_change)
+    }
+
+    fn opened(
+        &self,
+        segment: &Segment,
+        begin: impl Fn(CopyKey) -> Option<CopyRead>,
+    ) -> Option<Arc<SortedCopy>> {
         let made = lock(&self.known).get(&segment.number)?.made;
         if let Some(copy) = self.recall(segment.number, made) {
             return Some(copy);
         }
-        let read = CopyRead::begin(self.key(segment)?)?;
+        let read = begin(self.key(segment)?)?;
         match SortedCopy::open(segment, made, self.disk(), self.segments.mode(), read) {
             Ok(copy) => Some(self.keep(Arc::new(copy))),
             Err(error) => {
