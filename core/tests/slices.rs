@@ -635,6 +635,10 @@ fn damaged_object_ends_a_fetch_at_once() {
     eventually("objects are stored", || log.metrics().stored_bytes > 200_000);
     append(&log, 50);
     all_sliced(&log);
+    eventually("slices go that the objects have", || {
+        let found = Backup::slices_in(&*vault, id, &mut |_| {}).unwrap();
+        found.slices == found.used
+    });
     drop(log);
     let objects = vault.list(&format!("{:032x}/o/", id.get())).unwrap();
     assert!(objects.len() > 2);
@@ -663,6 +667,163 @@ fn damaged_object_ends_a_fetch_at_once() {
         }
     }
     fetch(&*vault, id, &dir.path().join("backup")).unwrap();
+}
+
+/// An object came damaged, so it never counted as stored, and its slices are still there. Then the servers are lost.
+#[test]
+fn newest_object_that_came_damaged_is_made_of_slices() {
+    for stored in [0, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = Arc::new(HookedVault::new(Arc::new(MemoryVault::default())));
+        let log = Log::open(dir.path().join("log"), options(&vault).object_bytes(64 << 10)).unwrap();
+        let id = log.log_id();
+        let list = || vault.list(&format!("{:032x}/o/", id.get())).unwrap();
+        eventually("objects are stored", || {
+            append(&log, if stored > 0 { 50 } else { 1 });
+            list().len() >= stored
+        });
+        // From here on no slice goes that an object has, as if the object had never counted as stored.
+        vault.set(|call, name| match call == "delete" && name.contains("/s/") {
+            true => Err(Error::new(ErrorKind::Unavailable, "injected: nothing is deleted")),
+            false => Ok(()),
+        });
+        let before = list().len();
+        eventually("another object is stored", || {
+            append(&log, 20);
+            list().len() > before
+        });
+        all_sliced(&log);
+        let last = log.last_index().get();
+        drop(log);
+        let newest = list().pop().unwrap();
+        let sound = vault.get(&newest.name, 0..newest.bytes).unwrap();
+        let place = dir.path().join("backup");
+        for damage in ["opening", "records", "footer", "short"] {
+            let mut bytes = sound.to_vec();
+            let at = match damage {
+                "opening" => 4096 + 80,
+                "records" => bytes.len() / 2,
+                _ => bytes.len() - 20,
+            };
+            bytes[at] ^= 1;
+            if damage == "short" {
+                bytes.truncate(20_000);
+            }
+            vault.put(&newest.name, &[bytes.into()]).unwrap();
+            let backup = fetch(&*vault, id, &place).unwrap();
+            let told = backup.notes().iter().filter(|note| note.contains(&newest.name)).count();
+            assert_eq!((told, backup.notes().len()), (1, 1), "{damage}: {:?}", backup.notes());
+            assert_eq!(backup.ends_early(), matches!(damage, "footer" | "short"), "{damage}");
+            assert_eq!((backup.info().first, backup.info().last), (Index(1), Index(last)), "{damage}");
+            std::fs::remove_dir_all(&place).unwrap();
+            let (again, _) = again(&*vault, id, dir.path());
+            read_all(&again, 1, last);
+        }
+        // Without the slices nothing else has its records.
+        vault.set(|_, _| Ok(()));
+        slices(&*vault, id).iter().for_each(|name| vault.delete(name).unwrap());
+        let error = fetch(&*vault, id, &place).unwrap_err();
+        assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(&newest.name), "{error}");
+        assert!(!place.exists());
+    }
+}
+
+/// Two leaders go on from one log, as after a forced change of members: `lost`, whose slices were put twice from one entry on because an
+/// answer was lost, and the one whose term is later. Only what the latter confirmed is in the log.
+#[test]
+fn slices_of_the_later_term_win_over_longer_ones() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(MemoryVault::default()));
+    let vault = Arc::new(HookedVault::new(memory.clone()));
+    let path = |name: &str| dir.path().join(name);
+    let refuse_slices = || {
+        vault.set(|call, name| match call == "put" && name.contains("/s/") {
+            true => Err(Error::new(ErrorKind::Unavailable, "injected: no slice")),
+            false => Ok(()),
+        });
+    };
+    // One slice has all entries: an attempt that began before the last of them has failed.
+    let store = |log: &Log| {
+        let failures = log.metrics().slice_failures;
+        eventually("attempts fail", || log.metrics().slice_failures > failures + 1);
+        vault.set(|_, _| Ok(()));
+        all_sliced(log);
+    };
+    let mut known: Vec<String> = Vec::new();
+    let mut newest = || {
+        let mut new = slices(&*memory, id_of(&*memory));
+        new.retain(|name| !known.contains(name));
+        assert!(new.len() == 1 || known.is_empty(), "{new:?}"); // the first one, with the state, can be shorter
+        known.extend(new.iter().cloned());
+        new.remove(0)
+    };
+    let one_by_one = |log: &Log, count, least| (0..count).for_each(|_| append_all(log, 1, least));
+    let log = Log::open(path("lost"), options(&vault)).unwrap();
+    let id = log.log_id();
+    refuse_slices();
+    append(&log, 10);
+    store(&log);
+    newest();
+    refuse_slices();
+    one_by_one(&log, 5, LEAST);
+    store(&log);
+    let common = newest();
+    drop(log);
+    copy_files(&path("lost"), &path("other"));
+    let bytes = memory.get(&common, 0..memory.size(&common).unwrap().unwrap()).unwrap();
+    memory.delete(&common).unwrap();
+    refuse_slices();
+    let log = Log::open(path("lost"), options(&vault)).unwrap();
+    one_by_one(&log, 15, LEAST);
+    store(&log);
+    let longer = newest();
+    drop(log);
+    assert!(range(&longer).0 == range(&common).0 && range(&longer).1 > range(&common).1, "{longer} {common}");
+    memory.put(&common, &[bytes]).unwrap();
+    refuse_slices();
+    drop(Log::open(path("other"), options(&vault)).unwrap()); // each opening begins a term
+    let log = Log::open(path("other"), options(&vault)).unwrap();
+    let least = LEAST + 7;
+    append_all(&log, 3, least);
+    store(&log);
+    let later = newest();
+    assert!(
+        range(&later).0 == range(&common).1 + 1 && range(&later).1 < range(&longer).1,
+        "{later} {longer}"
+    );
+    let check = |last: u64| {
+        let (made, notes) = again(&*memory, id, dir.path());
+        assert!(notes.is_empty(), "{notes:?}");
+        assert_eq!(made.last_index(), Index(last));
+        for n in 1..=last {
+            let least = if n > 15 { least } else { LEAST };
+            assert_eq!(made.read(Index(n)).unwrap().data, &record_of(n, least)[..], "{n}");
+        }
+    };
+    check(18);
+    refuse_slices();
+    one_by_one(&log, 30, least);
+    store(&log);
+    assert!(range(&newest()).1 > range(&longer).1);
+    check(48);
+    drop(log);
+    // The later one leads on from nothing without it: the longer one is all that is left, and a note says so.
+    memory.delete(&common).unwrap();
+    let (made, notes) = again(&*memory, id, dir.path());
+    assert!(notes.iter().any(|note| note.contains(&later)), "{notes:?}");
+    read_all(&made, 1, 30);
+}
+
+/// The only log of an object store.
+fn id_of(vault: &dyn Vault) -> LogId {
+    Backup::logs_in(vault).unwrap()[0]
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
 }
 
 /// All objects are discarded, and no slice begins with the state behind them yet: they stay, because slices continue them.

@@ -87,7 +87,9 @@ impl Downloads {
         let disk = disk_at(dest, false)?;
         let names = list(&*disk)?;
         // A discard that was applied behind them may have removed some.
-        let needed: BTreeSet<u64> = objects.iter().map(|(number, _)| *number).collect();
+        // The newest one is made anew each time.
+        let before = objects.split_last().map_or(objects, |(_, before)| before);
+        let needed: BTreeSet<u64> = before.iter().map(|(number, _)| *number).collect();
         self.here.retain(|number, download| {
             needed.contains(number) && names.contains(&file_name(download.footer.number))
         });

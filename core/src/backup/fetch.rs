@@ -90,7 +90,8 @@ impl Backup {
     /// Makes a backup in `dest`, which must be missing or empty, of all objects that a log has in an object store, and of the slices
     /// behind them as far as they lead. No replica is needed: this is how a log comes back whose replicas are all lost. Records that
     /// were in neither are not in it. Of a log with the durability class `object` it has all that was acknowledged as such, and at its
-    /// very end possibly appends that were not. Slices that are missing or damaged end it earlier: see [`Self::notes`].
+    /// very end possibly appends that were not. Slices that are missing or damaged end it earlier: see [`Self::notes`]. A newest object that
+    /// came damaged is left out if slices still have its records, which a note says.
     ///
     /// `progress` is called with the bytes fetched and the total. Fetches up to eight objects at a time, each up to three times in
     /// memory: fewer if these would take more than 2 GiB, and at least one. Fetches slices twice, the first time to find out how far they
@@ -112,7 +113,7 @@ impl Backup {
     ///
     /// # Errors
     /// `NotFound`: the log has no objects there, and no slice that begins with its state. `Corrupt`: an object is missing between
-    /// others, or damaged, or without objects the slice that begins with its state is; the message names it. `Discarded`: all
+    /// others, or damaged and not in slices, or without objects the slice that begins with its state is; the message names it. `Discarded`: all
     /// records in its objects are discarded, and newer objects that told how far the log was were deleted. `Busy`: slices went,
     /// time and again, before they were read. `InvalidArgument`: `dest` is not empty. Those of [`Vault`]. `Full`, `Io`,
     /// `Unsupported`. After an error `dest` is as it was before.
@@ -138,11 +139,22 @@ impl Backup {
         progress: Progress<'_>,
     ) -> Result<Self> {
         let (mut moved, mut lacking, mut gained) = (0, 0, u64::MAX);
-        let mut looks = Looks { promised: None, is_last: false, lost: None };
+        let mut looks = Looks { promised: None, is_last: false, lost: None, unsound: None };
         loop {
             looks.is_last = moved + 1 == LOOKS_MAX;
             let before = downloads.fetched;
-            match Self::attempt(vault, log, (dest, &mut *downloads), &mut looks, progress)? {
+            let attempt = match Self::attempt(vault, log, (dest, &mut *downloads), &mut looks, progress) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => match looks.unsound.take() {
+                    Some(unsound) => return Err(unsound.why),
+                    None => {
+                        let Some(number) = newest_object(vault, log)? else { return Err(error) };
+                        looks.unsound = Some(Unsound { number, why: of_object(error, vault, log, dest) });
+                        continue;
+                    }
+                },
+                attempt => attempt?,
+            };
+            match attempt {
                 Attempt::Made(backup) => return Ok(backup),
                 Attempt::Moved(error) if looks.is_last => return Err(error),
                 Attempt::Moved(_) => {
@@ -174,7 +186,8 @@ impl Backup {
         progress: Progress<'_>,
     ) -> Result<Attempt> {
         let payloads = payload_names(vault, log)?;
-        let Found { lineage, slices, objects, lacking } = find(vault, log)?;
+        let without = looks.unsound.as_ref().map(|unsound| unsound.number);
+        let Found { lineage, slices, objects, lacking, left_out } = find_without(vault, log, without)?;
         let newest = objects.last();
         let end = newest.map(|newest| end_of(vault, lineage.owner(newest.0), newest)).transpose()?;
         // Slices go faster than they can be read. Objects have those that were there at the beginning: then these are enough.
@@ -196,7 +209,7 @@ impl Backup {
         // A gap behind what was there at the beginning is of a slice that is still being put.
         let is_short =
             chain.is_cut_off && (!chain.faults.is_empty() || log_end.is_none_or(|(raft, _)| raft < promised));
-        let newest = newest.map(|(number, _)| *number);
+        let newest = left_out.as_ref().or(newest).map(|(number, _)| *number);
         let moved = || {
             let what = format!("slices of log {:032x} go faster than they can be read: try again", log.0);
             Attempt::Moved(Error::new(ErrorKind::Busy, what))
@@ -211,12 +224,28 @@ impl Backup {
             // A damaged slice is not an absent one.
             return Err(chain.faults.iter().next().map_or(error, |(name, why)| damaged(log, name, why)));
         }
+        let replaced = match (&looks.unsound, &left_out) {
+            (Some(Unsound { why, .. }), Some(object)) => {
+                let upto = match end_of(vault, lineage.owner(object.0), object) {
+                    Ok((raft, _)) => Some(raft),
+                    Err(error) if error.kind() == ErrorKind::Corrupt => None, // nothing says how far it was
+                    Err(error) if error.kind() == ErrorKind::NotFound => return Ok(moved()),
+                    Err(error) => return Err(error),
+                };
+                let has_all = !chain.slices.is_empty() && !is_short && log_end.map(|(raft, _)| raft) >= upto;
+                if !has_all {
+                    return Err(why.clone());
+                }
+                Some(Replaced { why: why.clone(), is_whole: upto.is_some() })
+            }
+            _ => None,
+        };
         let tail = tail::behind(vault, log, &payloads, &slices, &chain, end)?;
         if (tail.is_left_out || tail.fills_gap) && !looks.is_last && has_gained(vault, log, &slices, log_end)?
         {
             return Ok(moved());
         }
-        let ends = Ends { chain: &chain, tail: &tail, is_short };
+        let ends = Ends { chain: &chain, tail: &tail, is_short, replaced: replaced.as_ref() };
         let has_other_objects =
             || Ok::<_, Error>(find(vault, log)?.objects.last().map(|(number, _)| *number) != newest);
         let place = (dest, downloads);
@@ -259,7 +288,8 @@ impl Backup {
     }
 
     /// The end of making one: its notes, and its seal.
-    fn finish(dest: &Path, Ends { chain, tail, is_short }: Ends<'_>, applied: Applied) -> Result<Self> {
+    fn finish(dest: &Path, ends: Ends<'_>, applied: Applied) -> Result<Self> {
+        let Ends { chain, tail, is_short, replaced } = ends;
         let left_out = chain.faults.iter().map(|(name, why)| format!("slice {name} was left out: {why}"));
         let is_short = (is_short && !tail.fills_gap) || tail.is_left_out;
         let behind = is_short.then(|| {
@@ -270,7 +300,14 @@ impl Backup {
             "slices are missing: the records of these and of later ones are from payload, and no discard or option of these is here"
                 .to_owned()
         });
-        let ends_early = is_short || applied.cut.is_some();
+        let is_whole = replaced.is_none_or(|replaced| replaced.is_whole);
+        let ends_early = is_short || applied.cut.is_some() || !is_whole;
+        let instead = replaced.map(|Replaced { why, is_whole }| match is_whole {
+            true => format!("slices are taken for the newest object, which cannot be read: {why}"),
+            false => format!(
+                "the log ends early, perhaps: slices are taken for the newest object, of which not even its end can be read: {why}"
+            ),
+        });
         let cut = applied.cut.map(|error| {
             format!("the log ends early, before an entry whose payload cannot be read: {error}")
         });
@@ -281,8 +318,15 @@ impl Backup {
             format!("appends in payload behind the slices were left out, as by their leader: {count}, the first one because {why}")
         });
         let tail_notes = tail.notes.iter().cloned();
-        let notes =
-            left_out.chain(behind).chain(filled).chain(payload).chain(cut).chain(tail_notes).chain(refused);
+        let notes = instead
+            .into_iter()
+            .chain(left_out)
+            .chain(behind)
+            .chain(filled)
+            .chain(payload)
+            .chain(cut)
+            .chain(tail_notes)
+            .chain(refused);
         let notes: Vec<_> = notes.collect();
         notes.iter().for_each(|note| tracing::warn!(%note, "fetched a log"));
         Self::seal_with(dest, ends_early, notes)
@@ -364,7 +408,7 @@ impl Backup {
         Identity { log, follows: true, ..made }.write(&*disk)?;
         // Opening it proves its end, and closing it leaves it as a backup has to be.
         let segment_bytes = segment_bytes_of(segment_bytes, opening, ends);
-        let copy = FollowerLog::open(dest, Self::copy_options(segment_bytes))?;
+        let copy = FollowerLog::open(dest, Self::copy_options(segment_bytes)).map_err(without_advice)?;
         // A file that grew last is cut where its end is torn. An object has no such end: that is damage.
         let at = copy.resume_point()?;
         if !matches!(at, FollowFrom::After { raft, .. } if raft == behind) {
@@ -396,6 +440,14 @@ struct Looks {
     is_last: bool,
     /// The error of payload that could not be read. If it is the same again, the backup ends before it.
     lost: Option<String>,
+    /// The newest object of an attempt that met damage. The next one is made without it, if slices have its records.
+    unsound: Option<Unsound>,
+}
+
+struct Unsound {
+    number: u64,
+    /// The damage, which can be of another object.
+    why: Error,
 }
 
 /// The outcome of one attempt to make a backup of what there is.
@@ -415,13 +467,25 @@ pub(crate) struct Found {
     /// The reason why these objects are not the log without slices, which lead from them to where it was, or begin with its state.
     /// None: they are.
     pub(crate) lacking: Option<Error>,
+    /// The newest object, if it was to be left out.
+    left_out: Option<(u64, ObjectInfo)>,
 }
 
 /// The slices and the objects of a log. Slices first: one that goes meanwhile is in an object that is found then.
 pub(crate) fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
+    find_without(vault, log, None)
+}
+
+/// The same without this object, if it is the newest one.
+fn find_without(vault: &dyn Vault, log: LogId, without: Option<u64>) -> Result<Found> {
     let slices = names(vault, log)?;
-    let (lineage, objects, lacking) = find_objects(vault, log)?;
-    Ok(Found { lineage, slices, objects, lacking })
+    Ok(Found { slices, ..find_objects(vault, log, without)? })
+}
+
+/// The number of the newest object of a log.
+fn newest_object(vault: &dyn Vault, log: LogId) -> Result<Option<u64>> {
+    let lineage = start_of(vault, log)?.map_or_else(|| Lineage::of(log), |start| start.lineage);
+    Ok(list_objects(vault, &lineage, &(0..u64::MAX))?.last().map(|(number, _)| *number))
 }
 
 /// Whether one of these slices is not there any more.
@@ -454,6 +518,14 @@ pub(super) struct Ends<'a> {
     pub(super) tail: &'a Tail,
     /// Whether the log ends before slices that were there at the beginning, unless the tail has their records.
     pub(super) is_short: bool,
+    pub(super) replaced: Option<&'a Replaced>,
+}
+
+/// The newest object, if it is damaged and the slices have its records: it came damaged, and never counted as stored.
+pub(super) struct Replaced {
+    why: Error,
+    /// Whether the slices are known to have all of them.
+    is_whole: bool,
 }
 
 /// The entries and the payload that a copy has taken.
@@ -576,6 +648,12 @@ fn of_object(error: Error, vault: &dyn Vault, log: LogId, dest: &Path) -> Error 
     Error::new(ErrorKind::Corrupt, error.to_string().replace(&*path.to_string_lossy(), &name))
 }
 
+/// The damage alone: what a follower is to do with its own copy does not hold here.
+fn without_advice(error: Error) -> Error {
+    let damage = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
+    damage.filter(|_| error.kind() == ErrorKind::Corrupt).cloned().unwrap_or(error)
+}
+
 fn gone(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("{name} is not in the object store any more: try again"))
 }
@@ -598,15 +676,16 @@ fn no_objects(log: LogId) -> Error {
 /// they may be deleted, or have never been stored.
 /// Of a branch without an object of its own the last one is the state in which it began.
 pub(crate) fn made_of(vault: &dyn Vault, log: LogId) -> Result<(Lineage, Objects)> {
-    let (lineage, objects, lacking) = find_objects(vault, log)?;
+    let Found { lineage, objects, lacking, .. } = find_objects(vault, log, None)?;
     lacking.map_or(Ok((lineage, objects)), Err)
 }
 
-/// The same as [`made_of`], and the reason why they are not the log without slices.
-fn find_objects(vault: &dyn Vault, log: LogId) -> Result<(Lineage, Objects, Option<Error>)> {
+/// The same as [`made_of`], and the reason why they are not the log without slices; without the newest object, if it has this number.
+fn find_objects(vault: &dyn Vault, log: LogId, without: Option<u64>) -> Result<Found> {
     let start = start_of(vault, log)?;
     let lineage = start.as_ref().map_or_else(|| Lineage::of(log), |start| start.lineage.clone());
     let mut objects = list_objects(vault, &lineage, &(0..u64::MAX))?;
+    let left_out = objects.pop_if(|(number, _)| Some(*number) == without);
     // The begin is read after the lists: objects may be deleted once it is there.
     let said = newest_begin(vault, log)?.unwrap_or(0);
     match start {
@@ -616,8 +695,10 @@ fn find_objects(vault: &dyn Vault, log: LogId) -> Result<(Lineage, Objects, Opti
         }
         _ => {}
     }
-    let Some(last) = objects.last() else { return Ok((lineage, objects, Some(no_objects(log)))) };
     let mut lacking = None;
+    let Some(last) = objects.last() else {
+        return Ok(Found { lineage, slices: Vec::new(), objects, lacking: Some(no_objects(log)), left_out });
+    };
     let oldest = if said <= last.0 {
         said.max(oldest_at(vault, lineage.owner(last.0), last)?)
     } else {
@@ -647,7 +728,7 @@ fn find_objects(vault: &dyn Vault, log: LogId) -> Result<(Lineage, Objects, Opti
         );
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
-    Ok((lineage, objects, lacking))
+    Ok(Found { lineage, slices: Vec::new(), objects, lacking, left_out })
 }
 
 /// The number of the oldest object whose records were not all discarded when this one began, as its opening says.
@@ -732,7 +813,11 @@ mod tests {
         };
         let tail = Tail::default();
         let room = |objects, opening, chain: &SliceChain| {
-            room_of(segment_bytes_of(objects, opening, Ends { chain, tail: &tail, is_short: false }) as usize)
+            room_of(segment_bytes_of(
+                objects,
+                opening,
+                Ends { chain, tail: &tail, is_short: false, replaced: None },
+            ) as usize)
         };
         let logs = 100_000 * LOG_BYTES as u32;
         for few in [0, 500, logs] {

@@ -157,7 +157,7 @@ impl Pin {
     ///
     /// # Errors
     /// `NotFound`: there is no pin of this name. `InvalidArgument`: the name is impossible. `Busy`: a branch reads its objects.
-    /// Those of [`Vault`].
+    /// `Corrupt`: the branch was finished meanwhile, and some of its objects were deleted. Those of [`Vault`].
     pub fn remove(vault: &dyn Vault, log: LogId, name: &str) -> Result<()> {
         let Some(branch) = pins::branch_of_pin(name) else { return Self::remove_by_force(vault, log, name) };
         let refuse_if_made = || match vault.size(&branch_name(branch))? {
@@ -179,9 +179,21 @@ impl Pin {
             return Ok(());
         }
         // The branch may have been finished between the look and the removal.
-        refuse_if_made().inspect_err(|_| {
-            if let Some(Err(error)) = pin.map(|pin| pin.create(vault, log)) {
-                tracing::error!(%name, log = format!("{:032x}", log.0), %error, "the pin of a branch was removed and cannot be made again");
+        refuse_if_made().map_err(|refused| {
+            let Some(pin) = pin else { return refused };
+            match pin.create(vault, log).and_then(|()| pin.missing(vault, log)) {
+                Ok(0) => refused,
+                Ok(missing) => Error::new(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "{missing} objects of log {:032x} that log {:032x} reads, which is a branch of it, were deleted while its pin {name}                          was removed; it was made again",
+                        log.0, branch.0
+                    ),
+                ),
+                Err(error) => {
+                    let what = format!("the pin {name} was removed, and a branch reads its objects; it cannot be made again: {error}");
+                    Error::with_source(error.kind(), what, &error)
+                }
             }
         })
     }
@@ -225,7 +237,7 @@ impl Backup {
         let lineage = lineage_of(vault, log)?;
         let objects = pin.objects(vault, &lineage)?;
         let (chain, tail) = (SliceChain::default(), Tail::default());
-        let ends = Ends { chain: &chain, tail: &tail, is_short: false };
+        let ends = Ends { chain: &chain, tail: &tail, is_short: false, replaced: None };
         let (dest, mut downloads) = (dest.as_ref(), Downloads::of_pin(pin.first_object));
         let made = Self::make_of(vault, &lineage, &objects, ends, (dest, &mut downloads), None, progress);
         let made = made.and_then(|made| match made {

@@ -8,6 +8,9 @@
 //! the entry there with the same term, so it is of the same history. It ends before the first place that no sound slice covers. If both
 //! reach as far, a state behind the end of the objects comes first, then the objects, then an older state.
 //!
+//! A forced change of members leaves slices of the lost majority. Where two slices contradict each other, the one of the later term is of
+//! the log, if a chain leads to it.
+//!
 //! Invariant: nothing is taken on trust. Every byte of a slice was checked before one entry of it is used.
 //!
 //! Must not know: the network, which object store it is.
@@ -248,25 +251,86 @@ impl<'a> Reading<'a> {
                 Some(base) => base,
                 None => object.unwrap_or_default(),
             };
-            let stranger = planned.iter().find(|name| match self.proofs.get(name) {
+            // The last entry of the objects, or of the slice with the state, behind which the others are.
+            let base = begin.map_or(end, |name| (name.last, name.term));
+            let stranger = planned.iter().position(|name| match self.proofs.get(name) {
                 Some(proof) if proof.continues(end) => {
                     end = proof.last;
                     false
                 }
                 _ => true,
             });
-            match stranger {
-                None => return Ok(self.taken(object, begin.is_some(), planned)),
-                Some(name) => {
+            let may_use = |name: &SliceName| !strangers.contains(&(begin, *name));
+            let pair = match stranger {
+                Some(at) => Some((at.checked_sub(1).map(|before| planned[before]), planned[at])),
+                None => self.later_than(&planned[usize::from(begin.is_some())..], base, may_use),
+            };
+            let Some((before, name)) = pair else {
+                return Ok(self.taken(object, begin.is_some(), planned));
+            };
+            let earlier = before.filter(|before| Some(*before) != begin && before.term < name.term);
+            match earlier {
+                // It is of the lost majority: that is no fault of the log.
+                Some(before) if self.is_led_to(&name, &before, base, may_use)? => {
+                    strangers.insert((begin, before));
+                }
+                _ => {
                     let why = format!(
                         "it does not continue entry {} of term {}: it is of another history",
                         end.0, end.1
                     );
                     self.faults.insert(name.to_string(), why);
-                    strangers.insert((begin, *name));
+                    strangers.insert((begin, name));
                 }
             }
         }
+    }
+
+    /// A slice that contradicts one of this chain, which begins behind `base`: it ends no later, and is of a later term. Returns the one of
+    /// the chain first.
+    fn later_than(
+        &self,
+        planned: &[SliceName],
+        (base, _): End,
+        may_use: impl Fn(&SliceName) -> bool,
+    ) -> Option<(Option<SliceName>, SliceName)> {
+        let others = self.sizes.keys().filter(|name| !self.damaged.contains(name) && may_use(name));
+        let later = others.filter(|name| name.last > base).filter_map(|name| {
+            let at = planned.partition_point(|of| of.last < name.last);
+            planned.get(at).filter(|of| of.term < name.term).map(|of| (Some(*of), *name))
+        });
+        later.max_by_key(|(_, name)| (name.term, name.last))
+    }
+
+    /// Whether slices without `without` lead from `base` to `wanted`, each of which continues the one before.
+    fn is_led_to(
+        &mut self,
+        wanted: &SliceName,
+        without: &SliceName,
+        base: End,
+        may_use: impl Fn(&SliceName) -> bool,
+    ) -> Result<bool> {
+        let mut looked_at: HashSet<SliceName> = HashSet::from([*wanted, *without]);
+        let mut next = vec![*wanted];
+        while let Some(name) = next.pop() {
+            if !self.read(&[name], &mut |_| {})? {
+                continue;
+            }
+            let Some(proof) = self.proofs.get(&name) else { continue };
+            if name.first <= base.0.next() && proof.continues(base) {
+                return Ok(true);
+            }
+            let is_before = |of: &&SliceName| {
+                of.last > base.0 && of.last.next() >= name.first && proof.continues((of.last, of.term))
+            };
+            let before = self.sizes.keys().filter(is_before);
+            let before =
+                before.filter(|of| may_use(of) && !self.damaged.contains(of) && !looked_at.contains(of));
+            let before: Vec<SliceName> = before.copied().collect();
+            looked_at.extend(&before);
+            next.extend(before);
+        }
+        Ok(false)
     }
 
     fn taken(&mut self, object: Option<End>, begins: bool, slices: Vec<SliceName>) -> SliceChain {

@@ -150,7 +150,6 @@ pub(crate) fn open_or_find_damage(disk: Arc<dyn Disk>, options: &Options) -> Res
 /// # Errors
 /// `NotFound`: there is none. `InvalidArgument`: the directory belongs to a replica, or to a log on its own. `Locked`,
 /// `Corrupt`, `Unsupported`, `Io`.
-/// `Corrupt`, `Unsupported`, `Io`.
 pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<RecoveredLog> {
     if Identity::read(&*disk)?.is_none() {
         return Err(no_log(&*disk));
@@ -163,7 +162,7 @@ pub(crate) fn open_followed(disk: Arc<dyn Disk>, options: &Options) -> Result<Re
             let what = format!(
                 "{error}; the source of this copy still has this data: remove this copy with `FollowerLog::destroy`, and follow again"
             );
-            Error::with_source(ErrorKind::Corrupt, what, &error)
+            error.with_message(what)
         }
         _ => error,
     })?;

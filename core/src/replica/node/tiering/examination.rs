@@ -187,6 +187,7 @@ impl Examination {
         if says_nothing && !object.agrees_with(&made, &whose)? {
             return Ok(Verdict::Damaged(not_replaced(&name, &why)));
         }
+        let was_there = vault.size(&name)?.is_some();
         if let Err(error) = vault.put(&name, &made.pieces) {
             if error.kind() != ErrorKind::Unavailable {
                 return Err(error);
@@ -194,9 +195,12 @@ impl Examination {
             check_usable(vault, self.log)?;
             return Ok(Verdict::Failed(format!("{why}; and it could not be stored again: {error}")));
         }
-        // A leader that knew of a later discard may have deleted it before the put: nobody would delete it again.
         if !self.is_needed()? {
-            vault.delete(&name)?;
+            // A leader that knew of a later discard may have deleted it before the put: nothing would delete it again until the next discard.
+            // One that was there stays as long as any other (T2, S2): the records can have been discarded just now.
+            if !was_there {
+                vault.delete(&name)?;
+            }
             return Ok(Verdict::Sound);
         }
         // The cause of the damage may still be there.
