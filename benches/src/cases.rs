@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Bench {
     /// Directory for all files; its owner removes it.
     pub(crate) dir: PathBuf,
+    /// Directory for object stores, likewise. None: they are in `dir`.
+    pub(crate) store: Option<PathBuf>,
     pub(crate) pool: Pool,
     pub(crate) window: Window,
     pub(crate) rounds: usize,

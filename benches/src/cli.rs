@@ -116,6 +116,9 @@ struct Common {
     /// Two directories, each on a disk of its own (of `many_disks`); a directory `many-groups` in them is removed
     #[arg(long, value_name = "DIR,DIR", value_delimiter = ',')]
     disks: Vec<PathBuf>,
+    /// Directory for the object store of `tier_append` and `tier_object`, on a disk of its own or in memory; default: in `--dir`
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
     /// Milliseconds that a PUT to the object store takes, at least (of `tier_object`)
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(..=10_000))]
     put_millis: u64,
@@ -174,7 +177,8 @@ impl Common {
         }
     }
 
-    fn bench(&self, dir: &WorkDir) -> Result<Bench> {
+    /// `store`: where the object store is, if it is not in `dir`.
+    fn bench(&self, dir: &WorkDir, store: Option<&WorkDir>) -> Result<Bench> {
         let seconds = self.checked_seconds()?;
         // The opened log, the files prepared ahead of it, and the same again as a margin.
         let sizes = self.sizes(None);
@@ -195,6 +199,7 @@ impl Common {
         let raw_bytes = if self.quick { 16 << 20 } else { 256 << 20 };
         Ok(Bench {
             dir: dir.path().to_owned(),
+            store: store.map(|store| store.path().to_owned()),
             pool: Pool::new(1),
             window,
             rounds: self.rounds(),
@@ -247,7 +252,7 @@ fn name<T: ValueEnum>(value: &T) -> String {
 
 fn run_workloads(common: &Common, workloads: &[Workload]) -> Result<()> {
     let dir = WorkDir::create(&common.dir)?;
-    let bench = common.bench(&dir)?;
+    let bench = common.bench(&dir, None)?;
     let machine = Machine::look(dir.path())?;
     let mut report = Report { machine, seconds: common.seconds(), rounds: bench.rounds, rows: Vec::new() };
     for which in chosen(workloads) {
@@ -260,7 +265,8 @@ fn run_workloads(common: &Common, workloads: &[Workload]) -> Result<()> {
 
 fn run_bars(common: &Common, net: &NetOptions, names: &[bars::Name]) -> Result<()> {
     let dir = WorkDir::create(&common.dir)?;
-    let bench = common.bench(&dir)?;
+    let store = common.store.as_deref().map(WorkDir::create).transpose()?;
+    let bench = common.bench(&dir, store.as_ref())?;
     let machine = Machine::look(dir.path())?;
     let mut all = Bars { machine, seconds: common.seconds(), rounds: bench.rounds, bars: Vec::new() };
     for which in chosen(names) {

@@ -45,7 +45,7 @@ pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A fresh object store that is a directory in the work directory.
 pub(crate) fn directory(bench: &Bench) -> Result<Arc<dyn Vault>> {
-    let place = std::path::absolute(bench.dir().join("store"))?;
+    let place = std::path::absolute(bench.store.as_deref().unwrap_or(bench.dir()).join("store"))?;
     empty(&place)?;
     Ok(Arc::new(ObjectVault::open(&place.display().to_string(), VaultOptions::default())?))
 }
@@ -184,12 +184,11 @@ pub(crate) fn restores(bench: &Bench, bytes: u64, record_bytes: usize) -> Result
     let options = options().vault(vault.clone()).object_bytes(OBJECT_BYTES);
     let log = ScratchLog::create(bench.dir(), "log-tier", options)?;
     fill(&log, &bench.pool, bytes, record_bytes, 1)?;
-    log.cut_objects(log.last_index())?;
-    let (id, last, begun) = (log.log_id(), log.last_index(), Instant::now());
-    while Index(log.metrics().stored_index) < last {
-        ensure!(begun.elapsed() < STORE_TIMEOUT, "the log is not stored");
-        thread::sleep(Duration::from_millis(10));
-    }
+    store_all(&log)?;
+    // The newest object knows the others, as in a log that is stored while it grows: the first ones were cut behind all that was written.
+    fill(&log, &bench.pool, u64::from(OBJECT_BYTES), record_bytes, 1)?;
+    store_all(&log)?;
+    let (id, last) = (log.log_id(), log.last_index());
     drop(log);
     let objects: u64 = vault.list("")?.iter().map(|object| object.bytes).sum();
     let [fetched, restored, bare] = ["fetched", "restored", "bare"].map(|name| bench.dir().join(name));
@@ -216,6 +215,17 @@ pub(crate) fn restores(bench: &Bench, bytes: u64, record_bytes: usize) -> Result
         empty(path)?;
     }
     Ok(Restores { rates, limits, branch_seconds })
+}
+
+/// Waits until all of a log is in objects.
+fn store_all(log: &Log) -> Result<()> {
+    log.cut_objects(log.last_index())?;
+    let begun = Instant::now();
+    while Index(log.metrics().stored_index) < log.last_index() {
+        ensure!(begun.elapsed() < STORE_TIMEOUT, "the log is not stored");
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 /// Makes a branch of a log with the records up to `last`, and uses it.

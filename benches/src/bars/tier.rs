@@ -14,6 +14,7 @@ use crate::tier as objects;
 use crate::tier_learner;
 use crate::workload::Outcome;
 use anyhow::Result;
+use std::path::PathBuf;
 
 /// How long a copy or a replica may take to its first record.
 const FIRST_SECONDS_MAX: f64 = 2.0;
@@ -23,17 +24,24 @@ pub(super) fn appends(bench: &Bench) -> Result<Vec<Bar>> {
         "at the leader of three replicas in this process, of which another one makes and stores objects";
     let alone = "on a log that makes and stores its objects itself";
     Ok(vec![
-        append_bar("tier_append", objects::appends(bench, RECORD_BYTES)?, replicated),
-        append_bar("tier_append_alone", objects::appends_alone(bench, RECORD_BYTES)?, alone),
+        append_bar(bench, "tier_append", objects::appends(bench, RECORD_BYTES)?, replicated),
+        append_bar(bench, "tier_append_alone", objects::appends_alone(bench, RECORD_BYTES)?, alone),
     ])
 }
 
-fn append_bar(name: &str, (with, without): (Vec<Outcome>, Vec<Outcome>), place: &str) -> Bar {
+/// Where the object store of appends is.
+pub(super) fn place_of(bench: &Bench) -> String {
+    let other = |place: &PathBuf| format!("in {}", place.parent().unwrap_or(place).display());
+    bench.store.as_ref().map_or_else(|| "in a directory on the same disk".to_owned(), other)
+}
+
+fn append_bar(bench: &Bench, name: &str, (with, without): (Vec<Outcome>, Vec<Outcome>), place: &str) -> Bar {
     let (figures, limits) = (many::per_second(&with), many::per_second(&without));
     let middle = |values: &[f64]| median(values.iter().copied());
     let cpu = |outcomes: &[Outcome]| median(outcomes.iter().map(Outcome::cpu_micros_each));
     let note = format!(
-        "128 threads x 2 KiB {place}, in a directory on the same disk; limit: without; {} us of processor an append in all, without {} us",
+        "128 threads x 2 KiB {place}, {}; limit: without; {} us of processor an append in all, without {} us",
+        place_of(bench),
         number(cpu(&with)),
         number(cpu(&without))
     );

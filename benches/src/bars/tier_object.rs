@@ -2,6 +2,7 @@
 //!
 //! Must not know: how anything is measured.
 
+use super::tier::place_of;
 use crate::bar::{Bar, Side, bar};
 use crate::cases::Bench;
 use crate::many;
@@ -45,8 +46,9 @@ pub(super) fn appends(bench: &Bench, sizes: &Sizes) -> Result<Vec<Bar>> {
 
     let (figures, limits) = (many::per_second(&with.rates), many::per_second(&without.rates));
     let note = format!(
-        "{THREADS} threads x {DEPTH} tickets x {kib} KiB at the leader of three replicas in this process, the store a directory on the same \
-         disk whose PUTs take {} ms or more; limit: the class majority",
+        "{THREADS} threads x {DEPTH} tickets x {kib} KiB at the leader of three replicas in this process, the store {}, whose PUTs \
+         take {} ms or more; limit: the class majority",
+        place_of(bench),
         sizes.put.as_millis()
     );
     let values = (middle(&figures), middle(&limits));
