@@ -82,6 +82,32 @@ static void closed_at_once(int is_remote) {
     }
 }
 
+struct late { int is_closed, ran_late; };
+
+static void runs(void *context) {
+    struct late *late = context;
+    if (__atomic_load_n(&late->is_closed, __ATOMIC_SEQ_CST)) __atomic_store_n(&late->ran_late, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The context is the caller's again once the reader was closed, also while another thread still waits with it. */
+static void no_callback_after_the_close(int is_cancelled) {
+    for (int n = 0; n < 30; n++) {
+        struct waiter waiter;
+        struct late late = {0, 0};
+        chiplog_reader_t *reader = tail(0);
+        FINE(chiplog_reader_on_more(reader, runs, &late, &error));
+        pthread_t thread = start(&waiter, reader, WAIT);
+        usleep(2000); /* by then it waits, mostly */
+        if (is_cancelled) FINE(chiplog_reader_cancel(reader, &error));
+        chiplog_reader_close(reader);
+        __atomic_store_n(&late.is_closed, 1, __ATOMIC_SEQ_CST);
+        FINE(chiplog_log_append(log_here, "x", 1, NULL, &error));
+        pthread_join(thread, NULL);
+        usleep(1000);
+        CHECK(!__atomic_load_n(&late.ran_late, __ATOMIC_SEQ_CST));
+    }
+}
+
 static void *appends(void *context) {
     for (int n = 0; n < 300; n++) FINE(chiplog_log_append(log_here, "x", 1, NULL, &error));
     return context;
@@ -176,6 +202,8 @@ int main(int argc, char **argv) {
         closed_at_once(is_remote);
         event_loops(is_remote);
     }
+    no_callback_after_the_close(0);
+    no_callback_after_the_close(1);
     beside_a_writer();
     what_was_not_read_stays();
     chiplog_client_close(client);

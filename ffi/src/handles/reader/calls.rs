@@ -8,7 +8,8 @@ use crate::abi::records::{Run, chiplog_records_t};
 use crate::abi::values;
 use crate::abi::values::{chiplog_notify_fn, chiplog_record_t, fixed};
 use crate::handles::reader::state::chiplog_reader_t;
-use crate::support::handle_table::{get, release};
+use crate::support::handle_table::{close, get};
+use crate::support::panic_guard::plain;
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
@@ -177,7 +178,7 @@ pub unsafe extern "C" fn chiplog_reader_descriptor(
 ) -> chiplog_status_t {
     entry_value(error, descriptor, || {
         put(descriptor, -1);
-        get(reader)?.lock().descriptor()
+        get(reader)?.descriptor()
     })
 }
 
@@ -202,9 +203,13 @@ pub unsafe extern "C" fn chiplog_reader_cancel(
 }
 
 /// Closes a reader. A call of another thread that waits with it keeps waiting: call chiplog_reader_cancel first to
-/// end it. Does nothing if it is NULL or already closed.
-/// Ownership: takes `reader`. Any thread. Does not block for long.
+/// end it. No callback of the reader runs once this has returned. Does nothing if it is NULL or already closed.
+/// Ownership: takes `reader`. Any thread. Does not block for long, except while that callback runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn chiplog_reader_close(reader: *mut chiplog_reader_t) {
-    release(reader);
+    plain((), || {
+        if let Ok(closed) = close(reader) {
+            closed.end_callbacks();
+        }
+    });
 }

@@ -9,7 +9,9 @@
 //!   there is something to read. If the hook is gone, the descriptor is raised.
 //! - A descriptor that was handed out stays open until the reader is closed.
 //! - No callback runs while the reader is locked.
-//! - Cancelling takes no lock that a waiting call holds.
+//! - Cancelling and closing take no lock that a waiting call holds.
+//! - No callback runs once the reader was closed, also if another call still waits with it; nor one that was replaced, once the call that
+//!   replaced it has returned.
 
 use crate::abi::descriptor::Descriptor;
 use crate::abi::error::invalid;
@@ -28,9 +30,18 @@ use std::time::Duration;
 /// The reader behind a handle.
 pub(crate) struct Reading {
     state: Mutex<State>,
+    callback: Mutex<Callback>,
     /// Permanent, so that a call that need not wait ends as well.
     is_cancelled: AtomicBool,
     ends_wait: EndsWait,
+}
+
+#[derive(Default)]
+struct Callback {
+    /// The current one. None: there was none, or a descriptor replaced it.
+    gate: Option<Gate>,
+    /// The reader was closed: there will be none.
+    is_closed: bool,
 }
 
 /// Ends the wait of a call.
@@ -46,8 +57,6 @@ pub(crate) struct State {
     descriptor: Descriptor,
     /// The descriptor is lowered and its hook set. A call that reads over the network removes the hook.
     is_armed: bool,
-    /// The current callback.
-    gate: Option<Gate>,
     /// The last step returned UNDECODABLE to the caller. An error that a run left for the next call does not count.
     may_skip: bool,
     /// The size of the last run: capacity for the next one.
@@ -87,11 +96,11 @@ impl Reading {
             last: None,
             descriptor: Descriptor::default(),
             is_armed: false,
-            gate: None,
             may_skip: false,
             room: (1, 1),
         });
-        Self { state, is_cancelled: AtomicBool::new(false), ends_wait }
+        let callback = Mutex::default();
+        Self { state, callback, is_cancelled: AtomicBool::new(false), ends_wait }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -124,17 +133,40 @@ impl Reading {
 
     /// Replaces the callback, and calls the new one once there is something to read.
     pub(super) fn set_callback(&self, gate: Gate) -> Result<()> {
-        let last = self.lock().gate.take();
-        drop(last); // so that it does not run beside the new one; without the lock, which the running callback may need
+        self.shut_callback(); // so that it does not run beside the new one
         let (hook, held) = later(gate.hook());
         let mut state = self.lock();
         state.descriptor.yield_hook();
-        let last = state.gate.replace(gate);
+        let mut callback = lock(&self.callback);
+        if callback.is_closed {
+            return Err(Error::new(ErrorKind::Closed, "the reader was closed"));
+        }
+        let last = callback.gate.replace(gate);
+        drop(callback);
         let registered = state.on_more(hook);
         drop(state);
         drop(last);
         held.go();
         registered
+    }
+
+    /// Returns the descriptor, whose hook is set.
+    pub(super) fn descriptor(&self) -> Result<i32> {
+        let number = self.lock().descriptor()?;
+        self.shut_callback();
+        Ok(number)
+    }
+
+    /// The reader was closed: no callback runs from now on. Blocks while one runs.
+    pub(super) fn end_callbacks(&self) {
+        lock(&self.callback).is_closed = true;
+        self.shut_callback();
+    }
+
+    /// Takes the callback away. Blocks while it runs, and holds no lock, which it may need.
+    fn shut_callback(&self) {
+        let last = lock(&self.callback).gate.take();
+        drop(last);
     }
 }
 
@@ -282,7 +314,7 @@ impl State {
     }
 
     /// Returns the descriptor, whose hook is set.
-    pub(super) fn descriptor(&mut self) -> Result<i32> {
+    fn descriptor(&mut self) -> Result<i32> {
         if self.descriptor.claim_hook()?
             && let Err(error) = self.arm()
         {
