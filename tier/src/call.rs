@@ -73,10 +73,15 @@ impl Call {
     }
 }
 
-/// A failure with those of its causes that it does not show by itself: a refused connection, a certificate.
-fn tell(error: &StoreError) -> String {
-    let mut told = error.to_string();
-    for cause in causes(error) {
+/// A failure with those of its causes that it does not show by itself: a refused connection, a certificate. A general one is told by its
+/// cause alone: of itself it says `Generic LocalFileSystem error`.
+pub(crate) fn tell(error: &StoreError) -> String {
+    let mut told = match error {
+        StoreError::Generic { source, .. } => source.to_string(),
+        other => other.to_string(),
+    };
+    let is_general = matches!(error, StoreError::Generic { .. });
+    for cause in causes(error).skip(usize::from(is_general)) {
         let text = cause.to_string();
         if !told.contains(&text) {
             told.push_str(": ");
@@ -202,6 +207,18 @@ mod tests {
         };
         assert_eq!(asked(403), (ErrorKind::PermissionDenied, NO_CREDENTIALS));
         assert_eq!(asked(500), (ErrorKind::Unavailable, NO_CREDENTIALS));
+    }
+
+    /// The message began with `Generic LocalFileSystem error`.
+    #[test]
+    fn general_failure_is_told_by_its_cause() {
+        let call = Call { what: "list objects in /store".into(), limit: Duration::from_secs(1), hint: "" };
+        let cause = io::Error::other("Unable to walk dir: Input/output error (os error 5)");
+        let error = StoreError::Generic { store: "LocalFileSystem", source: Box::new(cause) };
+        assert_eq!(
+            call.failure(error).to_string(),
+            "cannot list objects in /store: Unable to walk dir: Input/output error (os error 5)"
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Runtime {
     /// `Io`: the system gives no thread or no memory.
     pub(crate) fn start() -> Result<Self> {
         let failed = |e: std::io::Error| {
-            Error::with_cause(ErrorKind::Io, format!("cannot start the vault's thread: {e}"), e)
+            Error::with_cause(ErrorKind::Io, format!("cannot start the object store's thread: {e}"), e)
         };
         let fork = ForkGuard::new().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -78,7 +78,8 @@ impl Runtime {
             });
         }
         arrived.iter().try_for_each(take)?;
-        let panicked = |_| Error::new(ErrorKind::Io, "the vault's thread ended within a call: this is a bug");
+        let panicked =
+            |_| Error::new(ErrorKind::Io, "the object store's thread ended within a call: this is a bug");
         answered.recv().map_err(panicked)?
     }
 }

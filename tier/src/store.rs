@@ -1,5 +1,6 @@
 //! From a location and options to a store.
 
+use crate::call::tell;
 use crate::http::Connector;
 use crate::location::{Location, Provider, invalid};
 use crate::options::VaultOptions;
@@ -119,7 +120,8 @@ fn directory(path: &FilePath) -> Result<Store> {
             std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
             _ => ErrorKind::Io,
         };
-        Error::with_cause(kind, format!("cannot {doing} the vault's directory {}: {e}", path.display()), e)
+        let what = format!("cannot {doing} the object store's directory {}: {e}", path.display());
+        Error::with_cause(kind, what, e)
     };
     let missing: Vec<&FilePath> = path.ancestors().take_while(|dir| !dir.exists()).collect();
     std::fs::create_dir_all(path).map_err(|e| failed("make", e))?;
@@ -129,7 +131,7 @@ fn directory(path: &FilePath) -> Result<Store> {
         synced.map_err(|e| failed("sync what is above", e))?;
     }
     let store = LocalFileSystem::new_with_prefix(path).map_err(|e| {
-        let what = format!("cannot use the vault's directory {}: {e}", path.display());
+        let what = format!("cannot use the object store's directory {}: {}", path.display(), tell(&e));
         Error::with_cause(ErrorKind::Io, what, e)
     })?;
     let objects = Arc::new(store.with_fsync(true));

@@ -142,7 +142,7 @@ pub(crate) struct CatalogueEntry {
 #[derive(Debug)]
 struct DeletedLog {
     id: LogId,
-    /// The name that it had. None: this was read from a snapshot, which does not have it.
+    /// The name that it had. None: this was read from a snapshot of an earlier version, which does not have it.
     name: Option<String>,
 }
 
@@ -158,8 +158,8 @@ pub(crate) struct Catalogue {
     deleted: BTreeMap<(u32, LogNumber), DeletedLog>,
     /// Their places, by their ids.
     deleted_ids: HashMap<LogId, (u32, LogNumber)>,
-    /// The names that they had, with their ids.
-    deleted_names: BTreeSet<(String, LogId)>,
+    /// The names that they had, as far as they are known, with their ids.
+    deleted_names: BTreeSet<(Option<String>, LogId)>,
     /// The ids of the groups.
     groups: BTreeMap<u32, LogId>,
     /// The servers that are to run a group, where those are not all.
@@ -170,6 +170,8 @@ pub(crate) struct Catalogue {
     parts: SnapshotParts,
     /// The first record behind the newest complete snapshot; 1: there is none.
     snapshot_next: Index,
+    /// The number of its records, which are behind that one.
+    snapshot_records: u64,
 }
 
 impl Default for Catalogue {
@@ -187,6 +189,7 @@ impl Default for Catalogue {
             sizes: HashMap::new(),
             parts: SnapshotParts::default(),
             snapshot_next: Index(1),
+            snapshot_records: 0,
         }
     }
 }
@@ -202,10 +205,11 @@ impl Catalogue {
         self.snapshot_next
     }
 
-    /// Whether a new snapshot is worth writing: it is smaller than half the records since the last one, or these are `most`.
+    /// Whether a new snapshot is worth writing: it is smaller than half the records since the last one, or these are `most`. The last
+    /// one's own records do not count: one of more than `most` would be written again for ever.
     pub(crate) fn wants_snapshot(&self, most: u64) -> bool {
         let entries = self.names.len() + self.deleted.len() + self.groups.len() + self.places.len();
-        let since = self.next.0 - self.snapshot_next.0;
+        let since = (self.next.0 - self.snapshot_next.0).saturating_sub(self.snapshot_records);
         since >= SNAPSHOT_RECORDS_MIN.max(2 * entries as u64).min(most)
     }
 
@@ -264,10 +268,13 @@ impl Catalogue {
         self.deleted_ids.get(&id).copied()
     }
 
-    /// A deleted log that had this name before, and may still be in its group.
+    /// A deleted log that had this name before, or one whose name is not known, and that may still be in its group.
     pub(crate) fn deleted_as(&self, name: &str) -> Option<LogId> {
-        let mut from = self.deleted_names.range((name.to_owned(), LogId(0))..);
-        from.next().filter(|(deleted, _)| deleted == name).map(|(_, id)| *id)
+        let first_of = |name: Option<String>| {
+            let mut all = self.deleted_names.range((name.clone(), LogId(0))..=(name, LogId(u128::MAX)));
+            all.next().map(|(_, id)| *id)
+        };
+        first_of(Some(name.to_owned())).or_else(|| first_of(None))
     }
 
     /// Takes the names of deleted logs from a catalogue that this one, read from a snapshot, replaces.
@@ -276,7 +283,10 @@ impl Catalogue {
             let deleted = before.deleted.get(&(*group, *number)).filter(|deleted| deleted.id == log.id);
             log.name =
                 deleted.map_or_else(|| before.by_number.get(number).cloned(), |deleted| deleted.name.clone());
-            self.deleted_names.extend(log.name.clone().map(|name| (name, log.id)));
+            if log.name.is_some() {
+                self.deleted_names.remove(&(None, log.id));
+                self.deleted_names.insert((log.name.clone(), log.id));
+            }
         }
     }
 
@@ -284,14 +294,12 @@ impl Catalogue {
     pub(crate) fn forget(&mut self, group: u32, log: LogNumber) {
         let Some(DeletedLog { id, name }) = self.deleted.remove(&(group, log)) else { return };
         self.deleted_ids.remove(&id);
-        if let Some(name) = name {
-            self.deleted_names.remove(&(name, id));
-        }
+        self.deleted_names.remove(&(name, id));
     }
 
     /// A log was deleted, and may still be in its group.
     fn add_deleted(&mut self, place: (u32, LogNumber), id: LogId, name: Option<String>) {
-        self.deleted_names.extend(name.clone().map(|name| (name, id)));
+        self.deleted_names.insert((name.clone(), id));
         self.deleted.insert(place, DeletedLog { id, name });
         self.deleted_ids.insert(id, place);
     }
@@ -354,8 +362,10 @@ impl Catalogue {
                 if self.parts.push(part) {
                     let complete = std::mem::take(&mut self.parts);
                     // A snapshot knows no record that comes after it.
-                    let next = complete.next().filter(|next| *next <= self.next);
-                    self.snapshot_next = self.snapshot_next.max(next.unwrap_or_default());
+                    let next = complete.next().filter(|next| *next <= self.next).unwrap_or_default();
+                    if next >= self.snapshot_next {
+                        (self.snapshot_next, self.snapshot_records) = (next, complete.records());
+                    }
                 }
             }
             CatalogueRecord::Delete { number, id } => {
@@ -466,6 +476,27 @@ mod tests {
         assert!(!catalogue.wants_snapshot(300));
     }
 
+    /// A snapshot of more parts than `most` was written again each time.
+    #[test]
+    fn parts_of_the_last_snapshot_are_no_reason_for_the_next() {
+        let mut catalogue = Catalogue::default();
+        let numbered = |n: u32| create(&format!("log-{n}-{}", "x".repeat(200)), n.into());
+        (1..=2000).for_each(|n| catalogue.apply(numbered(n)));
+        (1..=200).for_each(|n| {
+            catalogue.apply(CatalogueRecord::Delete { number: LogNumber(n), id: LogId(n.into()) });
+        });
+        let most = 8;
+        assert!(catalogue.wants_snapshot(most));
+        let parts = catalogue.snapshot(LogId(9));
+        assert!(parts.len() as u64 > most && parts.iter().filter(|part| part.is_of_names()).count() > 1);
+        parts.into_iter().for_each(|part| catalogue.apply(CatalogueRecord::Part(part)));
+        for n in 0..most as u32 {
+            assert!(!catalogue.wants_snapshot(most), "behind {n} records");
+            catalogue.apply(numbered(3000 + n));
+        }
+        assert!(catalogue.wants_snapshot(most));
+    }
+
     #[test]
     fn newest_place_of_the_noted_group_counts() {
         let mut catalogue = Catalogue::default();
@@ -498,7 +529,7 @@ mod tests {
     }
 
     /// A name was given again while a deleted log of it could still accept appends, if a later one of the name was gone, or once a
-    /// snapshot had been read.
+    /// snapshot had been read: by a replica that was away, or one that started again.
     #[test]
     fn names_of_deleted_logs_are_known_until_all_of_them_are_gone() {
         let mut catalogue = Catalogue::default();
@@ -509,20 +540,34 @@ mod tests {
         assert_eq!((catalogue.deleted_as("a"), catalogue.deleted_as("b")), (Some(LogId(1)), None));
         catalogue.forget(3, LogNumber(2));
         assert_eq!(catalogue.deleted_as("a"), Some(LogId(1)));
-        // Another replica has deleted b since, and its snapshot has no names.
+        // Another replica has deleted b since, and created and deleted c.
         let mut later = Catalogue::default();
-        for record in
-            [create("a", 1), delete(1, 1), create("a", 2), delete(2, 2), create("b", 3), delete(3, 3)]
-        {
+        for record in [create("a", 1), delete(1, 1), create("a", 2), delete(2, 2), create("b", 3)] {
             later.apply(record);
         }
-        let mut parts = SnapshotParts::default();
-        later.snapshot(LogId(9)).into_iter().for_each(|part| _ = parts.push(part));
-        let mut read = parts.catalogue().unwrap();
-        assert_eq!(read.deleted_as("a"), None);
+        [delete(3, 3), create("c", 4), delete(4, 4)].into_iter().for_each(|record| later.apply(record));
+        let read_from = |is_left: &dyn Fn(&SnapshotPart) -> bool| {
+            let mut parts = SnapshotParts::default();
+            let of_it = later.snapshot(LogId(9)).into_iter().filter(|part| is_left(part));
+            assert!(of_it.map(|part| parts.push(part)).last().unwrap());
+            parts.catalogue().unwrap()
+        };
+        let named = |catalogue: &Catalogue| ["a", "b", "c", "d"].map(|name| catalogue.deleted_as(name));
+        let ids = |ids: [u128; 4]| ids.map(|id| (id > 0).then_some(LogId(id)));
+        let mut read = read_from(&|_| true);
+        assert_eq!(named(&read), ids([1, 3, 4, 0]));
+        (1..=4).for_each(|log| read.forget(3, LogNumber(log)));
+        assert_eq!(named(&read), ids([0; 4]));
+        // A snapshot of an earlier version has no names: each of them can be that of a deleted log.
+        let mut read = read_from(&|part| !part.is_of_names());
+        assert_eq!(named(&read), ids([1; 4]));
         read.remember(&catalogue);
-        assert_eq!((read.deleted_as("a"), read.deleted_as("b")), (Some(LogId(1)), Some(LogId(3))));
+        assert_eq!(named(&read), ids([1, 3, 2, 2]), "the names of logs 2 and 4 are not known");
+        read.forget(3, LogNumber(2));
+        assert_eq!(named(&read), ids([1, 3, 4, 4]));
+        read.forget(3, LogNumber(4));
+        assert_eq!(named(&read), ids([1, 3, 0, 0]));
         (1..=3).for_each(|log| read.forget(3, LogNumber(log)));
-        assert_eq!((read.deleted_as("a"), read.deleted_as("b")), (None, None));
+        assert_eq!(named(&read), ids([0; 4]));
     }
 }

@@ -273,7 +273,9 @@ fn created(logs: &Logs, name: &str, id: LogId) -> chiplog::Result<chiplog::LogIn
 fn still_there(name: &str, error: Error) -> Error {
     match error.kind() {
         ErrorKind::Timeout | ErrorKind::NotLeader | ErrorKind::Unavailable => {
-            let what = format!("a deleted log was called {name:?} and can still accept appends: {error}");
+            let what = format!(
+                "a deleted log was called {name:?}, or by a name that is not known here, and can still accept appends: {error}"
+            );
             Error::new(ErrorKind::Busy, what)
         }
         _ => error,

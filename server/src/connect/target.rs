@@ -92,8 +92,8 @@ pub(crate) fn check_log_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is not the name of a log, which is one or more of the characters A-Z a-z 0-9 . _ -, then perhaps / and \
-         a partition's number"
+        "{name:?} is not the name of a log, which is 1 to 249 of the characters A-Z a-z 0-9 . _ -, then perhaps / and a \
+         partition's number"
     ))
 }
 

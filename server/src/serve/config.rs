@@ -429,8 +429,10 @@ impl Config {
             (!self.object_store.is_empty()).then(|| Arc::new(MemoryVault::default()) as Arc<dyn Vault>);
         let options = options.vault(any);
         let log = options.check().err().filter(|_| self.check_numbers().is_empty());
-        let log = log
-            .map(|e| format!("{e} (of the section [log], [objects] or [cluster], in the file or by --set)"));
+        let log = log.map(|e| {
+            let e = e.to_string();
+            format!("{e} (of the section [{}], in the file or by --set)", section_of(&e))
+        });
         let limits = self.limits.check(options.batch_bytes_max).err().map(|e| e.to_string());
         log.into_iter().chain(limits).collect()
     }
@@ -552,6 +554,17 @@ impl Config {
         let message_bytes_max = size(self.limits.message_bytes_max(o.batch_bytes_max));
         let limits = Limits { message_bytes_max, ..self.limits.clone() };
         Ok(Self { log, limits, objects: self.objects.filled(&o), ..self.clone() })
+    }
+}
+
+/// The section with the key that the check of the log's options refuses, by its message: `option NAME is …`.
+fn section_of(message: &str) -> &'static str {
+    let name = message.trim_start_matches("options ").trim_start_matches("option ");
+    let of_objects = ["object_", "local_", "cache_", "fill_", "slice_", "payload_"];
+    match name {
+        _ if name.starts_with("cluster.") => "cluster",
+        _ if of_objects.iter().any(|begin| name.starts_with(begin)) => "objects",
+        _ => "log",
     }
 }
 
@@ -700,7 +713,11 @@ mod tests {
             ("", Some(("objects.object_bytes", "1")), "object_bytes"),
             ("", Some(("objects.credentials", "")), "objects.credentials is empty"),
             ("[objects]\nsecret_key = \"x\"", None, "secret_key"),
-            ("", Some(("log.segment_bytes", "1")), "section [log]"),
+            ("", Some(("log.segment_bytes", "1")), "section [log],"),
+            ("", Some(("log.sessions_max", "1000000")), "section [log],"),
+            ("", Some(("cluster.inbox_bytes_max", "1")), "section [cluster],"),
+            ("object_store = \"/o\"", Some(("objects.cache_bytes", "1")), "section [objects],"),
+            ("object_store = \"/o\"", Some(("objects.slice_interval_millis", "1")), "section [objects],"),
             ("", Some(("tls.peer_authority", "")), "tls.peer_authority is empty"),
             ("", Some(("tls.key", "k")), "tls.key without tls.certificate:"),
             ("", Some(("tls.certificate", "k")), "set tls.key too"),

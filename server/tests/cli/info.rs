@@ -57,6 +57,7 @@ fn info_shows_positions_and_sizes() {
             "in_object_store",
             "whole_objects",
             "bytes_on_disk",
+            "named_logs_bytes",
             "replica",
         ],
     );
@@ -64,7 +65,7 @@ fn info_shows_positions_and_sizes() {
     assert_eq!(numbers, [1, 30, 30, 30]);
     assert_eq!((info["log_id"].as_str().unwrap().len(), &info["writer"]), (32, &Value::Null));
     assert!(info["bytes_on_disk"].as_u64() >= Some(64 << 10), "{info}");
-    assert_eq!(info["replica"], Value::Null);
+    assert_eq!((&info["replica"], &info["named_logs_bytes"]), (&Value::Null, &Value::Null));
     let words = place.run("info", &["--quiet"]).ok();
     assert!(words.text().contains("30, index 1 to 30"), "{}", words.text());
     let empty = Place::with(0);
@@ -72,6 +73,20 @@ fn info_shows_positions_and_sizes() {
     let numbers = ["first", "last", "records", "durable"].map(|name| info[name].as_u64().unwrap());
     assert_eq!(numbers, [1, 0, 0, 0]);
     assert!(empty.run("info", &[]).ok().text().contains("none; the next index is 1"));
+}
+
+/// The named logs of a server's directory were in no size.
+#[test]
+fn named_logs_have_a_size() {
+    let place = Place::with(3);
+    let of_named = Path::new(&place.log()).join("named/group-1");
+    fs::create_dir_all(&of_named).unwrap();
+    fs::write(of_named.join("x"), vec![1; 64 << 10]).unwrap();
+    let info = place.run("info", &["--json"]).ok().json();
+    assert!(info["named_logs_bytes"].as_u64() >= Some(64 << 10), "{info}");
+    let words = place.run("info", &[]).ok();
+    let line = words.text().lines().find(|line| line.starts_with("named logs   ")).unwrap();
+    assert!(line.ends_with(" on disk beside that"), "{line}");
 }
 
 /// There is no such command, and nothing said where the members are.

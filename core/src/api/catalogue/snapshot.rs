@@ -24,19 +24,29 @@
 //! The u32 of an entry is the log's number for "create", the log's group for "delete", which stands for a deleted log that may still
 //! be in its group, and else 0.
 //!
-//! Invariant: a snapshot is used only if all its parts are there, in order, each behind the one before.
+//! The names of these deleted logs are in records of their own, before part 0: parts with the number 2^32 - 2 of 2^32 - 1, which versions
+//! that do not know them pass over, as they pass over each part that is not the next one of its snapshot. Their entries are records
+//! "create" with the log's number.
+//!
+//! Invariants:
+//! - a snapshot is used only if all its parts are there, in order, each behind the one before;
+//! - a deleted log whose name is not there, as in a snapshot of an earlier version, counts as one of every name: see
+//!   [`Catalogue::deleted_as`].
 //!
 //! Must not know: files, blocks, who writes the records.
 
 use super::{Catalogue, CatalogueEntry, CatalogueRecord};
 use crate::record::batch::{Malformed, u32_at, u64_at};
 use crate::types::{Index, LogId, LogNumber};
+use std::collections::BTreeMap;
 
 const KIND: [u8; 4] = [5, 0, 0, 0];
 const PART_FIXED_BYTES: usize = 40;
 const ENTRY_FIXED_BYTES: usize = 8;
 /// A part ends with the entry that reaches this size.
 const PART_BYTES: usize = 32 << 10;
+/// The number, and the number of parts, in records with names of deleted logs. No snapshot has as many parts.
+const OF_NAMES: (u32, u32) = (u32::MAX - 1, u32::MAX);
 const MALFORMED: Malformed = "snapshot of the catalogue is malformed";
 
 /// A part of a snapshot.
@@ -86,6 +96,11 @@ impl SnapshotPart {
         Ok(part)
     }
 
+    /// Whether it has names of deleted logs: it comes before part 0, and a snapshot is whole without it.
+    pub(crate) fn is_of_names(&self) -> bool {
+        (self.number, self.parts) == OF_NAMES
+    }
+
     /// Its entries.
     fn records(&self) -> impl Iterator<Item = Result<(u32, CatalogueRecord), Malformed>> + '_ {
         let mut rest = &self.entries[..];
@@ -117,59 +132,75 @@ impl SnapshotPart {
 
 /// The parts of one snapshot, as far as they have come.
 #[derive(Debug, Default)]
-pub(crate) struct SnapshotParts(Vec<SnapshotPart>);
+pub(crate) struct SnapshotParts {
+    parts: Vec<SnapshotPart>,
+    /// The newest ones with names of deleted logs, all of one snapshot.
+    names: Vec<SnapshotPart>,
+}
 
 impl SnapshotParts {
     /// Takes the next part in the log. A part 0 begins a snapshot, and an earlier one that is not complete never will be. Returns
     /// whether it is complete now.
     pub(crate) fn push(&mut self, part: SnapshotPart) -> bool {
-        if part.number == 0 {
-            self.0.clear();
+        if part.is_of_names() {
+            self.names.retain(|others| others.id == part.id);
+            self.names.push(part);
+            return false;
         }
-        let is_next = part.number as usize == self.0.len()
+        if part.number == 0 {
+            self.parts.clear();
+        }
+        let is_next = part.number as usize == self.parts.len()
             && self
-                .0
+                .parts
                 .first()
                 .is_none_or(|first| (first.id, first.parts, first.next) == (part.id, part.parts, part.next));
         if is_next {
-            self.0.push(part);
+            self.parts.push(part);
         }
-        is_next && self.0.first().is_some_and(|first| first.parts as usize == self.0.len())
+        is_next && self.parts.first().is_some_and(|first| first.parts as usize == self.parts.len())
     }
 
     /// Where reading goes on behind the snapshot.
     pub(crate) fn next(&self) -> Option<Index> {
-        self.0.first().map(|first| first.next)
+        self.parts.first().map(|first| first.next)
+    }
+
+    /// The number of its records.
+    pub(super) fn records(&self) -> u64 {
+        (self.parts.len() + self.names_of_parts().count()) as u64
+    }
+
+    /// The records with names that belong to the parts.
+    fn names_of_parts(&self) -> impl Iterator<Item = &SnapshotPart> {
+        let id = self.parts.first().map(|first| first.id);
+        self.names.iter().filter(move |names| Some(names.id) == id)
     }
 
     /// The catalogue of a complete snapshot.
     pub(crate) fn catalogue(&self) -> Result<Catalogue, Malformed> {
-        let first = self.0.first().ok_or(MALFORMED)?;
+        let first = self.parts.first().ok_or(MALFORMED)?;
         let mut catalogue =
             Catalogue { next: first.next, next_number: first.next_number, ..Catalogue::default() };
-        for entry in self.0.iter().flat_map(SnapshotPart::records) {
+        let mut names = BTreeMap::new();
+        for entry in self.names_of_parts().flat_map(SnapshotPart::records) {
+            if let (number, CatalogueRecord::Create { name, id, .. }) = entry? {
+                names.insert((LogNumber(number), id), name);
+            }
+        }
+        for entry in self.parts.iter().flat_map(SnapshotPart::records) {
             let (word, record) = entry?;
-            catalogue.restore(word, record);
+            catalogue.restore(word, record, &mut names);
         }
         Ok(catalogue)
     }
 }
 
 impl Catalogue {
-    /// The catalogue as a snapshot, in parts.
+    /// The catalogue as a snapshot, in parts. The names of deleted logs come first.
     pub(crate) fn snapshot(&self, id: LogId) -> Vec<SnapshotPart> {
-        let mut parts = vec![Vec::new()];
-        let mut add = |word: u32, record: CatalogueRecord| {
-            let record = record.encode();
-            if parts.last().is_some_and(|entries: &Vec<u8>| entries.len() >= PART_BYTES) {
-                parts.push(Vec::new());
-            }
-            if let Some(entries) = parts.last_mut() {
-                entries.extend_from_slice(&word.to_le_bytes());
-                entries.extend_from_slice(&(record.len() as u32).to_le_bytes());
-                entries.extend_from_slice(&record);
-            }
-        };
+        let (mut parts, mut names) = (vec![Vec::new()], Vec::new());
+        let mut add = |word: u32, record: CatalogueRecord| add_entry(&mut parts, word, &record);
         for (group, id) in &self.groups {
             add(0, CatalogueRecord::Group { group: *group, id: *id });
             let nodes = self.place(*group).to_vec();
@@ -182,21 +213,31 @@ impl Catalogue {
         }
         for ((group, number), log) in &self.deleted {
             add(*group, CatalogueRecord::Delete { number: *number, id: log.id });
+            if let Some(name) = log.name.clone() {
+                let named = CatalogueRecord::Create { name, id: log.id, group: *group };
+                add_entry(&mut names, number.0, &named);
+            }
         }
         let count = parts.len() as u32;
-        let part = |(number, entries): (u32, Vec<u8>)| SnapshotPart {
+        let part = |(number, parts): (u32, u32), entries: Vec<u8>| SnapshotPart {
             id,
             number,
-            parts: count,
+            parts,
             next: self.next,
             next_number: self.next_number,
             entries,
         };
-        (0..).zip(parts).map(part).collect()
+        let names = names.into_iter().map(|entries| part(OF_NAMES, entries));
+        names.chain((0..).zip(parts).map(|(number, entries)| part((number, count), entries))).collect()
     }
 
-    /// Adds an entry of a snapshot.
-    fn restore(&mut self, word: u32, record: CatalogueRecord) {
+    /// Adds an entry of a snapshot. `names`: those of deleted logs.
+    fn restore(
+        &mut self,
+        word: u32,
+        record: CatalogueRecord,
+        names: &mut BTreeMap<(LogNumber, LogId), String>,
+    ) {
         match record {
             CatalogueRecord::Create { name, id, group } => {
                 let number = LogNumber(word);
@@ -205,12 +246,25 @@ impl Catalogue {
                 self.names.insert(name, CatalogueEntry { number, id, group });
             }
             CatalogueRecord::Delete { number, id } => {
-                self.add_deleted((word, number), id, None);
+                self.add_deleted((word, number), id, names.remove(&(number, id)));
             }
             CatalogueRecord::Group { group, id } => drop(self.groups.insert(group, id)),
             CatalogueRecord::Place { group, nodes, .. } => drop(self.places.insert(group, nodes)),
             CatalogueRecord::Part(_) => {}
         }
+    }
+}
+
+/// Adds an entry to the last one of these parts, or to a new one.
+fn add_entry(parts: &mut Vec<Vec<u8>>, word: u32, record: &CatalogueRecord) {
+    let record = record.encode();
+    if parts.last().is_none_or(|entries| entries.len() >= PART_BYTES) {
+        parts.push(Vec::new());
+    }
+    if let Some(entries) = parts.last_mut() {
+        entries.extend_from_slice(&word.to_le_bytes());
+        entries.extend_from_slice(&(record.len() as u32).to_le_bytes());
+        entries.extend_from_slice(&record);
     }
 }
 
@@ -244,9 +298,10 @@ mod tests {
             if n % 150 == 0 {
                 // Interrupted by one of another leader, which is complete, with other records between its parts.
                 assert!(snapshot.len() > usize::from(n > 300) && snapshot.len() == other.len());
-                left.extend(snapshot.iter().take(1).cloned().map(CatalogueRecord::Part));
+                let begun = 1 + snapshot.iter().filter(|part| part.is_of_names()).count();
+                left.extend(snapshot.iter().take(begun).cloned().map(CatalogueRecord::Part));
                 left.extend(other.into_iter().map(CatalogueRecord::Part));
-                left.extend(snapshot.into_iter().skip(1).map(CatalogueRecord::Part));
+                left.extend(snapshot.into_iter().skip(begun).map(CatalogueRecord::Part));
             }
             if n % 5 == 0 && !left.is_empty() {
                 let part = left.remove(0);

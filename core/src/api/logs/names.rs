@@ -3,8 +3,8 @@
 //! Invariants:
 //! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
 //! - no creation succeeds, and none says that the log exists, while a deleted log of the name may still accept appends: a client could find
-//!   that one, and lose what it appends. If that one's group runs elsewhere, the caller of [`Logs::register`] asks there. The catalogue
-//!   knows the names of logs that were deleted, as far as it has followed them since it was opened;
+//!   that one, and lose what it appends. If that one's group runs elsewhere, the caller of [`Logs::register`] asks there. A deleted log
+//!   whose name the catalogue does not know, from a snapshot of an earlier version, counts as one of every name;
 //! - creations beside each other get no more places than a group has.
 
 use super::{
@@ -155,7 +155,8 @@ impl Logs {
     }
 
     /// The log that had this name before, was deleted, and may still be in its group: it can accept appends until its group has dropped
-    /// it. `None`: there is none, as far as the catalogue has followed names since it was opened.
+    /// it. Also a deleted log whose name is not known: a server of an earlier version deleted it, and did not keep its name. `None`: there
+    /// is none.
     ///
     /// # Errors
     /// Those of reading the system log.
@@ -176,7 +177,8 @@ impl Logs {
             dropped.map_err(|error| match error.kind() {
                 ErrorKind::Timeout | ErrorKind::NotLeader | ErrorKind::Unavailable => {
                     let what = format!(
-                        "a deleted log was called {name:?} and can still accept appends; try again once it is gone: {error}"
+                        "a deleted log was called {name:?}, or by a name that is not known here, and can still accept appends; try \
+                         again once it is gone: {error}"
                     );
                     Error::with_source(ErrorKind::Busy, what, &error)
                 }
@@ -474,6 +476,7 @@ fn check_new_name(name: &str) -> Result<()> {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::replica::queue::proposals::Command;
     use crate::{LogsOptions, Options};
 
     fn opened(dir: &std::path::Path) -> Logs {
@@ -511,6 +514,35 @@ mod tests {
         }
         logs.forget_dropped(9, logs.being_dropped(deleted).unwrap().unwrap().1).unwrap();
         assert_eq!(logs.create("far").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+
+    /// The name was given to another log once the server had started again from a snapshot.
+    #[test]
+    fn name_of_a_deleted_log_is_kept_over_a_snapshot() {
+        for has_names in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let logs = opened(dir.path());
+            let deleted = added(&logs, "far", 9);
+            logs.unregister("far", Some(deleted)).unwrap();
+            let parts = logs.catalogue().unwrap().snapshot(LogId(7));
+            for part in parts.iter().filter(|part| has_names || !part.is_of_names()) {
+                logs.inner.system.append(&part.encode()[..]).unwrap();
+            }
+            let first = logs.catalogue().unwrap().snapshot_next();
+            logs.inner.system.command(Command::Discard { first }).unwrap();
+            drop(logs);
+            let logs = opened(dir.path());
+            assert!(logs.inner.system.first_index() == first && first > Index(2));
+            assert_eq!(logs.predecessor("far").unwrap(), Some(deleted));
+            for refused in [logs.create("far").map(drop), logs.register("far").map(drop)] {
+                let refused = refused.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+            }
+            // Without its name it can be that of every log.
+            assert_eq!(logs.create("near").is_ok(), has_names);
+            logs.forget_dropped(9, logs.being_dropped(deleted).unwrap().unwrap().1).unwrap();
+            logs.create("far").unwrap();
+        }
     }
 
     /// The caller was told to get the log by its name, and to try again.

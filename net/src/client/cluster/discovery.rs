@@ -514,8 +514,7 @@ impl Servers {
                 Some(error) if !answered => Unfound { error, hopeless },
                 failed => {
                     let more = failed.map_or_else(String::new, |error| format!("; {error}"));
-                    let what =
-                        "no leader is known: an election is in progress, or too few servers are running";
+                    let what = without_leader(&self.known());
                     Error::new(ErrorKind::Unavailable, format!("{what}{more}")).into()
                 }
             }),
@@ -691,6 +690,17 @@ impl Servers {
     }
 }
 
+/// Why none of the servers that answered named a leader.
+fn without_leader(known: &Known) -> String {
+    match known.copies.first() {
+        Some(copy) if known.servers.is_empty() => format!(
+            "no leader is known: {copy} is a copy that follows the log, which takes no appends and does not say what a majority has \
+             confirmed; give servers of the log itself, or read the copy as it is"
+        ),
+        _ => "no leader is known: an election is in progress, or too few servers are running".to_owned(),
+    }
+}
+
 /// The failure that a round of questions reports, of those that were answered. `is_missing`: there is no such log; see [`MissingLog`].
 fn failure_of(failures: Vec<Error>, is_missing: bool) -> Option<Error> {
     let (missing, mut others): (Vec<_>, Vec<_>) =
@@ -721,6 +731,17 @@ mod tests {
         assert_eq!(of(&[refused, refused, missing], false), Some(refused));
         assert_eq!(of(&[missing], false), Some(refused));
         assert_eq!(of(&[ErrorKind::Unsupported, missing], false), Some(ErrorKind::Unsupported));
+    }
+
+    /// The message said that an election is in progress, or that too few servers are running.
+    #[test]
+    fn copy_is_named_where_only_copies_answer() {
+        let mut known = Known::default();
+        assert!(without_leader(&known).contains("an election is in progress"));
+        known.copies.insert("c:1".to_owned());
+        assert!(without_leader(&known).contains("c:1 is a copy that follows the log"));
+        known.servers.push(Server::default());
+        assert!(without_leader(&known).contains("an election is in progress"));
     }
 
     /// The last server that answered decided. If it lagged behind, the client was tied to a deleted log for its whole life.

@@ -552,7 +552,11 @@ mod tests {
             (&["./logs", "y"], env, "named logs of a directory"),
             (&["a:1/orders", "y"], None, "come after the servers"),
             (&["a:1", "b:2"], None, "is not the name of a log"),
-            (&["a:1", "x y"], None, "is not the name of a log"),
+            (
+                &["a:1", "x y"],
+                None,
+                "is not the name of a log, which is 1 to 249 of the characters A-Z a-z 0-9 . _ -",
+            ),
             (&["x"], None, "give HOST:PORT"),
         ] {
             let error = created(args, env).unwrap_err();

@@ -1,5 +1,6 @@
 //! `chiplog info`: the bounds of a log, and its size.
 
+use super::verify::NAMED;
 use crate::common::exit::Exit;
 use crate::common::failure::{Failure, Result};
 use crate::common::format;
@@ -15,9 +16,9 @@ use chiplog_net::client::ReaderOptions;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 const HELP: &str = "\
 Examples:
@@ -45,7 +46,11 @@ JSON fields:
                   or the server did not know
   whole_objects   {\"objects\", \"bytes\"}: objects of an object store that are kept whole in the
                   directory (option fill_bytes); null for servers
-  bytes_on_disk   size of the directory's files, prepared segments included; null for servers
+  bytes_on_disk   size of the directory's files, prepared segments included, without those of named
+                  logs; null for servers
+  named_logs_bytes
+                  size of the named logs' files below the directory, without those in further
+                  directories; null: there are none, or servers
   replica         {\"node\" (null: not a member), \"members\" (their number), \"copy\" (whether it is a
                   copy, as of `chiplog follow`)}; null: a log without a cluster, or servers
   leader          {\"node\", \"address\"}; null for a directory
@@ -103,6 +108,7 @@ struct Shown {
     in_object_store: Option<Stored>,
     whole_objects: Option<WholeObjects>,
     bytes_on_disk: Option<u64>,
+    named_logs_bytes: Option<u64>,
     replica: Option<Replica>,
     leader: Option<Leader>,
     store_failure: Option<String>,
@@ -171,6 +177,9 @@ impl Shown {
         if let Some(bytes) = self.bytes_on_disk {
             line("on disk", format!("{}, prepared segments included", format::bytes(bytes)));
         }
+        if let Some(bytes) = self.named_logs_bytes {
+            line("named logs", format!("{} on disk beside that", format::bytes(bytes)));
+        }
         if let Some(sessions) = self.sessions {
             line("sessions", format::count(sessions.into()));
         }
@@ -222,6 +231,26 @@ fn on_disk(dir: &Path) -> Result<(u64, WholeObjects)> {
         }
     }
     Ok((bytes, whole))
+}
+
+/// The disk space that the groups of named logs and their catalogue use below a server's directory. None: there are none.
+fn named_on_disk(dir: &Path) -> Result<Option<u64>> {
+    let named = dir.join(NAMED);
+    let failed = |e| Failure::io("list", &named, &e);
+    let entries = match fs::read_dir(&named) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        entries => entries.map_err(failed)?,
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            bytes += on_disk(&entry.path())?.0;
+        }
+    }
+    Ok(Some(bytes))
 }
 
 /// Whether this is the name of an object that is kept whole: its number and the id of its log. Names of the cache are shorter.
@@ -300,6 +329,7 @@ fn local(dir: &Path) -> Result<Shown> {
             .map(|(first, last)| Stored { first: first.get(), last: last.get() }),
         whole_objects: Some(whole_objects),
         bytes_on_disk: Some(bytes_on_disk),
+        named_logs_bytes: named_on_disk(dir)?,
         replica: read_only.members().map(|members| Replica {
             node: members.iter().find(|m| m.directory == status.directory_id).map(|m| m.node.get()),
             members: members.len(),
@@ -345,6 +375,7 @@ fn remote(servers: &Servers, connect: &Connect, stale: bool, ui: &Ui) -> Result<
         in_object_store,
         whole_objects: None,
         bytes_on_disk: None,
+        named_logs_bytes: None,
         replica: None,
         store_failing_since: info.store_failing_since.map(format::time),
         store_failure: info.store_failure,

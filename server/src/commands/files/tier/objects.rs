@@ -88,6 +88,16 @@ impl Listed {
         }
     }
 
+    /// How much of it is there, for people.
+    fn size(&self) -> String {
+        let objects = format::many(self.objects.len() as u64, "object", "objects");
+        let slices = match self.slices.0 {
+            0 => String::new(),
+            n => format!(" and {}", format::many(n, "slice", "slices")),
+        };
+        format!("{objects}{slices}, {}", format::bytes(self.bytes() + self.slices.1))
+    }
+
     /// The objects that a branch reads from other logs.
     pub(super) fn parts(&self) -> Vec<Part> {
         let parts = self.branch.iter().flat_map(|branch| &branch.parts);
@@ -231,7 +241,11 @@ fn choose(vault: &dyn Vault, chosen: Option<LogId>) -> Result<Chosen> {
             Err(Error::new(ErrorKind::InvalidArgument, what))
         }
         (found, _) => {
-            let names: Vec<String> = found.iter().map(shown).chain(branch_names.iter().cloned()).collect();
+            let of_size = |(log, listed): &(&u128, &Listed)| match listed.role() {
+                role if role.is_empty() => format!("{} ({})", to_hex(**log), listed.size()),
+                role => format!("{} ({role}: {})", to_hex(**log), listed.size()),
+            };
+            let names: Vec<String> = found.iter().map(of_size).chain(branch_names.iter().cloned()).collect();
             let branches = match branch_names.len() as u64 {
                 0 => String::new(),
                 n => format!(" and {}", format::many(n, "branch", "branches")),
@@ -284,6 +298,9 @@ mod tests {
         assert_eq!((all[&9].first(), all[&9].missing(), all[&9].slices), (None, 0, (1, 3)));
         assert_eq!(seven.slices, (0, 0));
         assert_eq!(logs(&vault, Some(LogId(9))).unwrap().len(), 1);
+        let told = sole_log(&vault, None).unwrap_err().to_string();
+        let shown = format!("{} (2 objects, 9 B), {} (0 objects and 1 slice, 3 B)", to_hex(7), to_hex(9));
+        assert!(told.ends_with(&shown), "{told}");
         assert!(logs(&vault, Some(LogId(8))).unwrap().is_empty());
         // The rest of a log that was removed while servers ran it is found, and is no log to choose.
         for (log, rest) in [(10, "p/0.1"), (11, "pin/a"), (12, "set/a"), (13, "later")] {

@@ -94,7 +94,7 @@ pub(crate) struct Verify {
 }
 
 /// The directory of the named logs, below a server's data directory.
-const NAMED: &str = "named";
+pub(super) const NAMED: &str = "named";
 /// The number of faults that are listed; further ones are only counted.
 const FAULTS_SHOWN_MAX: usize = 10_000;
 
