@@ -20,7 +20,7 @@ use crate::api::follower::FollowerLog;
 use crate::backup::downloads::{Download, Downloads, get, write};
 use crate::backup::payloads::{is_of_slice, with_payload};
 use crate::backup::slices::{AT_A_TIME, End, SliceChain, leads_on, longest, names, read};
-use crate::backup::stored::{Objects, footer_at, list_objects, opening_at, start_of};
+use crate::backup::stored::{Objects, Start, footer_at, list_objects, opening_at, start_of};
 use crate::backup::tail::{OneBatch, Part, Tail, bytes_in_block, payload_names};
 use crate::backup::{Backup, Progress, tail};
 use crate::error::{Error, ErrorKind, Result};
@@ -227,12 +227,14 @@ impl Backup {
         let replaced = match (&looks.unsound, &left_out) {
             (Some(Unsound { why, .. }), Some(object)) => {
                 let upto = match end_of(vault, lineage.owner(object.0), object) {
-                    Ok((raft, _)) => Some(raft),
+                    Ok(upto) => Some(upto),
                     Err(error) if error.kind() == ErrorKind::Corrupt => None, // nothing says how far it was
                     Err(error) if error.kind() == ErrorKind::NotFound => return Ok(moved()),
                     Err(error) => return Err(error),
                 };
-                let has_all = !chain.slices.is_empty() && !is_short && log_end.map(|(raft, _)| raft) >= upto;
+                // Of slices of another history the last one is of another term.
+                let reaches = |(raft, term): End| log_end.is_some_and(|end| end.0 >= raft && end.1 >= term);
+                let has_all = !chain.slices.is_empty() && !is_short && upto.is_none_or(reaches);
                 if !has_all {
                     return Err(why.clone());
                 }
@@ -246,18 +248,22 @@ impl Backup {
             return Ok(moved());
         }
         let ends = Ends { chain: &chain, tail: &tail, is_short, replaced: replaced.as_ref() };
-        let has_other_objects =
-            || Ok::<_, Error>(find(vault, log)?.objects.last().map(|(number, _)| *number) != newest);
+        let has_other_objects = || Ok::<_, Error>(newest_object(vault, log)? != newest);
         let place = (dest, downloads);
         match Self::make_of(vault, &lineage, &objects, ends, place, looks.lost.as_deref(), progress) {
             Ok(Made::Backup(backup)) => Ok(Attempt::Made(backup)),
             // Slices go because an object has their entries, or came damaged.
             Ok(Made::Lacking(error)) => {
                 let before = slices.iter().map(|(name, _)| name.to_string());
-                Ok(match has_other_objects()? || has_lost(vault, log, before)? {
-                    true => moved(),
-                    false => Attempt::Lacking(error),
-                })
+                if has_other_objects()? || has_lost(vault, log, before)? {
+                    return Ok(moved());
+                }
+                // Only the object has what is lacking: it is damaged, after all, and not replaced.
+                looks
+                    .unsound
+                    .as_ref()
+                    .filter(|_| replaced.is_some())
+                    .map_or(Ok(Attempt::Lacking(error)), |unsound| Err(unsound.why.clone()))
             }
             // An object went because its records were discarded. Damage in one stays.
             Err(error) if error.kind() == ErrorKind::NotFound && has_other_objects()? => {
@@ -482,10 +488,16 @@ fn find_without(vault: &dyn Vault, log: LogId, without: Option<u64>) -> Result<F
     Ok(Found { slices, ..find_objects(vault, log, without)? })
 }
 
-/// The number of the newest object of a log.
+/// The number of the newest object of a log, as in [`find`]. Reads none.
 fn newest_object(vault: &dyn Vault, log: LogId) -> Result<Option<u64>> {
-    let lineage = start_of(vault, log)?.map_or_else(|| Lineage::of(log), |start| start.lineage);
-    Ok(list_objects(vault, &lineage, &(0..u64::MAX))?.last().map(|(number, _)| *number))
+    let start = start_of(vault, log)?;
+    let lineage = start.as_ref().map_or_else(|| Lineage::of(log), |start| start.lineage.clone());
+    let newest = list_objects(vault, &lineage, &(0..u64::MAX))?.last().map(|(number, _)| *number);
+    let Some(Start { number, .. }) = start else { return Ok(newest) };
+    Ok(match newest_begin(vault, log)?.is_some_and(|said| said > number) {
+        true => newest.filter(|newest| *newest >= number),
+        false => newest.max(Some(number)),
+    })
 }
 
 /// Whether one of these slices is not there any more.

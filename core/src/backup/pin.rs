@@ -181,17 +181,24 @@ impl Pin {
         // The branch may have been finished between the look and the removal.
         refuse_if_made().map_err(|refused| {
             let Some(pin) = pin else { return refused };
-            match pin.create(vault, log).and_then(|()| pin.missing(vault, log)) {
-                Ok(0) => refused,
-                Ok(missing) => Error::new(
-                    ErrorKind::Corrupt,
-                    format!(
-                        "{missing} objects of log {:032x} that log {:032x} reads, which is a branch of it, were deleted while its pin {name}                          was removed; it was made again",
-                        log.0, branch.0
-                    ),
-                ),
+            let made = pin.create(vault, log);
+            let missing = made.and_then(|()| Ok((pin.missing(vault, log)?, pin.holds(vault, log)?)));
+            let what = format!("the pin {name} of log {:032x}, which is a branch, was removed while that was made", branch.0);
+            match missing {
+                Ok((0, true)) => refused,
+                Ok((0, false)) => {
+                    let what = format!(
+                        "{what}. It was made again, and a deletion that did not know of it can still be under way: look with \
+                         `chiplog tier verify` whether the branch has all of its objects"
+                    );
+                    Error::new(ErrorKind::Busy, what)
+                }
+                Ok((missing, _)) => {
+                    let what = format!("{what}, and {missing} of the objects that it reads were deleted");
+                    Error::new(ErrorKind::Corrupt, what)
+                }
                 Err(error) => {
-                    let what = format!("the pin {name} was removed, and a branch reads its objects; it cannot be made again: {error}");
+                    let what = format!("{what}, and it is not known whether it keeps the objects again: {error}");
                     Error::with_source(error.kind(), what, &error)
                 }
             }

@@ -279,7 +279,7 @@ impl<'a> Reading<'a> {
                         "it does not continue entry {} of term {}: it is of another history",
                         end.0, end.1
                     );
-                    self.faults.insert(name.to_string(), why);
+                    self.faults.entry(name.to_string()).or_insert(why);
                     strangers.insert((begin, name));
                 }
             }
@@ -344,6 +344,13 @@ impl<'a> Reading<'a> {
         for name in self.sizes.keys().filter(|name| is_of_another_history(name)) {
             self.faults.remove(&name.to_string());
         }
+        // Nothing leads to it: what the slices here have instead may be of a lost majority.
+        let begin = slices.first().filter(|_| begins).map(|name| name.last);
+        let from = begin.or(object.map(|(raft, _)| raft)).unwrap_or_default();
+        let is_later = |name: &SliceName| {
+            let is_within = |(raft, term): End| from < name.last && name.last <= raft && name.term > term;
+            end.is_some_and(is_within)
+        };
         let proofs = || slices.iter().filter_map(|name| self.proofs.get(name));
         SliceChain {
             begins,
@@ -356,7 +363,7 @@ impl<'a> Reading<'a> {
                 .try_into()
                 .unwrap_or(u32::MAX),
             faults: self.faults.clone(),
-            is_cut_off: self.sizes.keys().any(|name| leads_on(name, end)),
+            is_cut_off: self.sizes.keys().any(|name| leads_on(name, end) || is_later(name)),
             slices,
         }
     }

@@ -15,7 +15,7 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::{OBJECT_BYTES, OBJECTS_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use crate::store::format::objects::{self, StoredAt};
 use crate::store::format::older_rows::RowsRun;
-use crate::store::format::segment::Opening;
+use crate::store::format::segment::{Opening, digest_of_bytes};
 use crate::types::LogId;
 use crate::vault::{ObjectInfo, Vault};
 use bytes::Bytes;
@@ -112,7 +112,11 @@ pub(crate) fn opening_body(vault: &dyn Vault, log: LogId, number: u64, object: &
     if header.kind != Kind::Opening || end > object.bytes || end < head {
         return Err(corrupt("object does not begin with an opening"));
     }
-    vault.get(&object.name, head..end)
+    let body = vault.get(&object.name, head..end)?;
+    match digest_of_bytes(&[&body]) == header.body_digest {
+        true => Ok(body),
+        false => Err(corrupt("block body checksum does not match")),
+    }
 }
 
 /// The error of a look into one object: whether that is lost, or the whole object store.

@@ -104,6 +104,7 @@ impl Node {
         let all = EntryIndex(u64::MAX);
         if !self.refers() {
             self.tiering.payloads.commits = Commits::default();
+            (self.tiering.payloads.gave_up, self.tiering.payloads.is_reported) = (None, false);
             self.tiering.payloads.awaited_logs.clear();
             if let Some(sliced) = self.tiering.slices.sliced() {
                 self.tiering.payloads.placement.forget(sliced.end.raft);

@@ -304,7 +304,7 @@ impl PayloadGate {
             return false;
         }
         (self.leads, self.failed, self.swept, self.is_term_checked) = (term, None, None, false);
-        (self.commits, self.gave_up) = (Commits::default(), None);
+        (self.commits, self.gave_up, self.is_reported) = (Commits::default(), None, false);
         self.awaited_logs.clear();
         self.leadership += 1;
         if self.under_way > 0 {
