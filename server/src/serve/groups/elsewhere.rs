@@ -407,7 +407,7 @@ struct Others {
 }
 
 /// The error of a question about a group.
-fn unanswered(group: u32, why: &str) -> Error {
+pub(super) fn unanswered(group: u32, why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("no leader of group {group} answers: {why}"))
 }
 

@@ -2,10 +2,11 @@
 //!
 //! Invariants:
 //! - A directory is named to a leader under the lock, and only while its replica is served here.
-//! - No replica is named that knows that it was removed: it takes no part any more. Its directory is renamed, and a new replica is made in
-//!   another one.
+//! - No replica is named that knows that it was removed, or of which the group's leader, confirmed by a majority, says so: it would join,
+//!   learn of its removal, and take no part. Its directory is renamed, and a new replica is made in another one.
 //! - The disk of a group can hang for ever: a call waits for a moment for the replica that it asks for. Later ones find it.
 
+use super::elsewhere::unanswered;
 use super::opening::shutting_down;
 use super::{Groups, Inner, SYSTEM, Task, running};
 use chiplog::cluster::{Bootstrap, Role};
@@ -38,6 +39,7 @@ impl Groups {
     /// `Unavailable`: it is still being made, or an earlier one is being closed; or this server is shutting down, or does not know the
     /// group yet. `Diverged`: the group has another log here. Those of [`Log::open`].
     pub(super) fn host(&self, group: u32, log: LogId) -> chiplog::Result<DirectoryId> {
+        self.give_up_removed(group)?;
         loop {
             match self.host_now(group, log)? {
                 Asked::There(directory) => return Ok(directory),
@@ -126,6 +128,36 @@ impl Groups {
             groups.report(group, Task::Open, &failed.filter(|_| !is_heard).unwrap_or_default());
         })?;
         Ok(Asked::Begun(told))
+    }
+
+    /// Begins to give up a replica that was removed from its group while this server was down, and has not heard of it: the group's leader
+    /// says so. Blocks while that one is asked, which is only done for a replica that takes itself for a member.
+    ///
+    /// # Errors
+    /// `Unavailable`: it is being given up. `Io`: it cannot be.
+    fn give_up_removed(&self, group: u32) -> chiplog::Result<()> {
+        let Some(logs) = self.inner.slot.named() else { return Ok(()) };
+        let Some(replica) = logs.groups().remove(&group) else { return Ok(()) };
+        let (status, directory, hosted) =
+            (replica.status().replica, replica.directory_id(), self.hosted(group));
+        let own = status.node;
+        let is_member = status.members.iter().any(|m| m.node == own && m.directory == directory);
+        let is_alone = status.members.len() < 2;
+        if !is_member || is_alone || matches!(status.role, Role::Leader | Role::Removed) {
+            return Ok(());
+        }
+        let view = self.views_elsewhere([(group, Vec::new())].into()).remove(&group);
+        let view = view.unwrap_or_else(|| Err(unanswered(group, "there was no answer")));
+        if view.is_ok_and(|view| !view.members.contains(&own)) {
+            let _one = self.opening();
+            let here = logs.groups().remove(&group).map(|here| here.directory_id());
+            // Else a leader was told of this directory since, and may have added it.
+            if here == Some(directory) && self.hosted(group) == hosted {
+                self.give_up(logs, group, &replica)?;
+            }
+            return Err(still_here(group));
+        }
+        Ok(())
     }
 
     /// Begins to close a replica without which its group does, and to rename its directory. Called under the lock.
