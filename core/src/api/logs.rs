@@ -51,7 +51,8 @@ use std::time::{Duration, Instant};
 
 /// How long a majority may take to confirm that there is no log of a name.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a group may take to open, drop or seal logs. A disk that hangs would hold the caller, and the work for all other groups.
+/// How long a group may take to open, drop or seal logs, and the system log to store a record. A disk that hangs would hold the caller, and
+/// the work for all other groups.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most logs that are opened in a group at once.
 const OPENINGS_MAX: usize = 256;
@@ -102,11 +103,11 @@ struct Inner {
     /// Whether the members of the system log can read snapshots.
     readers: Mutex<SnapshotReaders>,
     /// The logs that calls are creating now, in each group.
-    reserved: Mutex<BTreeMap<u32, usize>>,
+    reserved: Arc<Mutex<BTreeMap<u32, usize>>>,
     /// The groups that may get new logs, and the most logs that each can hold. None: all that run here.
     ready: Mutex<Option<BTreeMap<u32, usize>>>,
-    /// Held while a snapshot is written.
-    shortening: Mutex<()>,
+    /// Held while a snapshot is written. The step that had no answer in time: none is begun before it has.
+    shortening: Mutex<Option<Ticket<Index>>>,
     /// The last term of the system log in which the catalogue knew all that was acknowledged before. 0: none.
     current_in: AtomicU64,
 }
@@ -252,7 +253,7 @@ impl Logs {
                 catalogue: Mutex::default(),
                 search: Mutex::default(),
                 readers: Mutex::default(),
-                reserved: Mutex::default(),
+                reserved: Arc::default(),
                 ready: Mutex::default(),
                 shortening: Mutex::default(),
                 current_in: AtomicU64::new(0),
@@ -673,4 +674,26 @@ fn drop_in(group: &Log, log: LogNumber) -> Result<()> {
 fn answered(group: &Log, command: Command) -> Result<Index> {
     group.may_wait()?;
     group.submit_command(command)?.wait_timeout(GROUP_TIMEOUT)
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod hanging {
+    use super::Logs;
+    use crate::api::catalogue::CatalogueRecord;
+    use crate::types::LogId;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Has the system log answer nothing until the sender is dropped, as if its disk hung. It gets one more record, which changes nothing.
+    pub(super) fn hang(logs: &Logs) -> Sender<()> {
+        let (goes_on, goes) = channel::<()>();
+        let (told, hangs) = channel();
+        let record = CatalogueRecord::Group { group: 1, id: LogId(1) }.encode();
+        logs.system().submit(&record[..]).unwrap().on_complete(move |_| {
+            told.send(()).unwrap();
+            let _ = goes.recv();
+        });
+        hangs.recv().unwrap();
+        goes_on
+    }
 }

@@ -289,7 +289,8 @@ impl Server {
         let (transport, host, groups) = (self.transport, self.host, self.groups);
         let close = tokio::task::spawn_blocking(move || {
             // Again: one can have been opened for another server meanwhile.
-            let replicas: Vec<Log> = groups.replicas().into_iter().chain(host.opened().cloned()).collect();
+            let replicas: Vec<Log> =
+                groups.last_replicas().into_iter().chain(host.opened().cloned()).collect();
             let closed: Vec<chiplog::Result<()>> = replicas.iter().map(Log::close).collect();
             transport.close();
             closed.into_iter().collect::<chiplog::Result<()>>()

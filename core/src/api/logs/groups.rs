@@ -50,8 +50,8 @@ impl Logs {
     /// a cluster the leader of group 0 accepts this.
     ///
     /// # Errors
-    /// `Diverged`: the catalogue knows another directory by this number, or the group has logs of another catalogue. Those
-    /// of [`Log::append`].
+    /// `Diverged`: the catalogue knows another directory by this number, or the group has logs of another catalogue. `Timeout`: the system
+    /// log gave no answer within 5 s, and the group may still be noted. Those of [`Log::append`]; it is safe to retry.
     pub fn register_group(&self, number: u32, group: &Log) -> Result<()> {
         if !group.logs().opened().is_none() {
             let what = format!(
@@ -62,7 +62,7 @@ impl Logs {
             return Err(Error::new(ErrorKind::Diverged, what));
         }
         let record = CatalogueRecord::Group { group: number, id: group.log_id() };
-        self.inner.system.append(&record.encode()[..])?;
+        self.append_record(&record)?;
         self.group_id(number)?.map_or(Ok(()), |known| is_known(number, known, group))
     }
 
@@ -106,7 +106,8 @@ impl Logs {
     ///
     /// # Errors
     /// `InvalidArgument`: the numbers of the servers do not ascend from 1, or are more than 16. `NotFound`: the catalogue has
-    /// no such group. Those of [`Log::append`].
+    /// no such group. `Timeout`: the system log gave no answer within 5 s, and the place may still be noted. Those of [`Log::append`]; it is
+    /// safe to retry.
     pub fn place_group(&self, number: u32, nodes: &[NodeId]) -> Result<()> {
         if !are_nodes(nodes) {
             let what = format!(
@@ -118,7 +119,7 @@ impl Logs {
             return Err(Error::new(ErrorKind::NotFound, format!("the catalogue has no group {number}")));
         };
         let record = CatalogueRecord::Place { group: number, id, nodes: nodes.to_vec() };
-        self.inner.system.append(&record.encode()[..]).map(drop)
+        self.append_record(&record).map(drop)
     }
 
     /// From now on new logs are created only in these groups, each with the most logs that it can hold: see

@@ -5,10 +5,12 @@
 //! - no creation succeeds, and none says that the log exists, while a deleted log of the name may still accept appends: a client could find
 //!   that one, and lose what it appends. If that one's group runs elsewhere, the caller of [`Logs::register`] asks there. A deleted log
 //!   whose name the catalogue does not know, from a snapshot of an earlier version, counts as one of every name;
-//! - creations beside each other get no more places than a group has.
+//! - creations beside each other get no more places than a group has; one whose outcome is unknown keeps its place until it is known;
+//! - a creation that is repeated after an unknown outcome makes no second log: of two records with one name the first counts.
 
 use super::{
-    CONFIRM_TIMEOUT, LOOK_INTERVAL, LogInfo, Logs, drop_in, info, is_for_later, meant, pass_over_in,
+    CONFIRM_TIMEOUT, GROUP_TIMEOUT, LOOK_INTERVAL, LogInfo, Logs, drop_in, info, is_for_later, meant,
+    pass_over_in,
 };
 use crate::api::catalogue::{CatalogueEntry, CatalogueRecord, check_name};
 use crate::api::log::Log;
@@ -17,7 +19,7 @@ use crate::sync::pause;
 use crate::types::{Index, LogId, LogNumber};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a group that could not drop a deleted log is left alone by a call that waits for that.
@@ -33,7 +35,8 @@ impl Logs {
     /// may have been created; if the message says so, the leader of its group opens it with the next [`Logs::settle`], and
     /// [`Logs::find`] waits for that; or a deleted log of this name is still in its group, and has to be gone before the name
     /// is used. `NotFound`: it was created, and another call has
-    /// deleted it. Those of [`Log::append`]; it is safe to retry, and a log that was created is then reported as existing.
+    /// deleted it. `Timeout`: the system log gave no answer within 5 s, and the log may still be created. Those of [`Log::append`]; it is
+    /// safe to retry, and a log that was created is then reported as existing.
     pub fn create(&self, name: &str) -> Result<Log> {
         self.create_in(name, None)
     }
@@ -91,14 +94,25 @@ impl Logs {
     }
 
     /// Appends to the catalogue. If that has no room, the cause is the source of the error: it is another one if a group has no room.
-    fn append_record(&self, record: &CatalogueRecord) -> Result<Index> {
-        self.inner.system.append(&record.encode()[..]).map_err(|error| match error.kind() {
-            ErrorKind::Full => {
-                let what = format!("the catalogue of the named logs has no room: {error}");
-                Error::with_source(ErrorKind::Full, what, &error)
+    ///
+    /// # Errors
+    /// `Timeout`: its disk hangs, and the record may still be appended. Those of [`Log::append`].
+    pub(super) fn append_record(&self, record: &CatalogueRecord) -> Result<Index> {
+        self.append_holding(record, ())
+    }
+
+    /// As [`Self::append_record`], and drops `held` once the outcome is known, which can be after the return.
+    fn append_holding(&self, record: &CatalogueRecord, held: impl Send + 'static) -> Result<Index> {
+        let system = &self.inner.system;
+        system.may_wait()?;
+        let ticket = system.submit(&record.encode()[..]).map_err(without_room)?;
+        match ticket.wait_timeout(GROUP_TIMEOUT) {
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                ticket.on_complete(move |_| drop(held));
+                Err(in_doubt())
             }
-            _ => error,
-        })
+            answer => answer.map_err(without_room),
+        }
     }
 
     /// Adds a log to the catalogue. `asks`: the caller itself asks for a deleted log of the name whose group runs elsewhere.
@@ -132,13 +146,14 @@ impl Logs {
             self.note_group(group, &here)?; // a group is in the catalogue before its logs
         }
         let id = system.random_id()?;
-        let index = self.append_record(&CatalogueRecord::Create { name: name.to_owned(), id, group })?;
+        // The place is given back once the log itself is counted.
+        let index =
+            self.append_holding(&CatalogueRecord::Create { name: name.to_owned(), id, group }, place)?;
         let created = {
             let catalogue = self.catalogue()?;
             debug_assert!(catalogue.next() > index, "an acknowledged record can be read");
             catalogue.get(name).copied()
         };
-        drop(place); // the log itself is counted by now
         self.keep_system_short();
         match created {
             Some(entry) if entry.id == id || planted!(138) => {
@@ -225,7 +240,7 @@ impl Logs {
     }
 
     /// Reserves a place for one more log in a group, before the catalogue names it. Other calls create logs meanwhile.
-    fn reserve(&self, number: u32) -> Result<Reserved<'_>> {
+    fn reserve(&self, number: u32) -> Result<Reserved> {
         let here = self.running(number);
         let most =
             here.as_ref().map(Log::named_logs_max).or_else(|| self.ready_groups().get(&number).copied());
@@ -239,7 +254,7 @@ impl Logs {
             here.map_or(0, |group| group.logs().len()).max(self.catalogue()?.logs_in(number)) + *others;
         if count < most {
             *others += 1;
-            return Ok(Reserved { places: &self.inner.reserved, group: number });
+            return Ok(Reserved { places: self.inner.reserved.clone(), group: number });
         }
         let what = format!(
             "group {number} has {count} logs, and its segments have room for no more: delete some, or open the \
@@ -422,18 +437,38 @@ fn never_again(group: &Log, log: LogNumber) -> bool {
 }
 
 /// A place in a group for a log that is being created.
-struct Reserved<'a> {
-    places: &'a Mutex<BTreeMap<u32, usize>>,
+struct Reserved {
+    places: Arc<Mutex<BTreeMap<u32, usize>>>,
     group: u32,
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for Reserved {
     fn drop(&mut self) {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = places.get_mut(&self.group) {
             *count -= 1;
         }
     }
+}
+
+/// The error of an append to the catalogue that has no room.
+fn without_room(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Full => {
+            let what = format!("the catalogue of the named logs has no room: {error}");
+            Error::with_source(ErrorKind::Full, what, &error)
+        }
+        _ => error,
+    }
+}
+
+/// The error of an append to the catalogue that has no answer in time. Each such call can be repeated.
+pub(super) fn in_doubt() -> Error {
+    let what = format!(
+        "the catalogue of the named logs gave no answer within {GROUP_TIMEOUT:?}: whether the change takes effect is not known; \
+         it is safe to try again"
+    );
+    Error::new(ErrorKind::Timeout, what)
 }
 
 /// The error of a creation whose log was deleted by another call before it ended.
@@ -475,6 +510,7 @@ fn check_new_name(name: &str) -> Result<()> {
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use super::super::hanging::hang;
     use super::*;
     use crate::replica::queue::proposals::Command;
     use crate::{LogsOptions, Options};
@@ -555,5 +591,49 @@ mod tests {
             text.contains("was created; do not use the name before") && text.ends_with("it hangs"),
             "{text}"
         );
+    }
+
+    type Call = Box<dyn FnOnce(&Logs) -> Result<()> + Send>;
+
+    /// Each call that changes the catalogue waited for ever for the disk of the system log.
+    #[test]
+    fn calls_about_names_end_while_the_system_log_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = opened(&dir.path().join("logs"));
+        logs.create("gone").unwrap();
+        let gone = logs.info("gone").unwrap().log_id;
+        let new = Log::open(dir.path().join("new"), Options::with_segment_bytes(256 << 10)).unwrap();
+        let goes_on = hang(&logs);
+        let (told, tells) = std::sync::mpsc::channel();
+        let call = |call: Call| {
+            let (logs, told) = (logs.clone(), told.clone());
+            std::thread::spawn(move || _ = told.send(call(&logs)));
+        };
+        let group = new.clone();
+        call(Box::new(move |logs| logs.register_group(3, &group)));
+        call(Box::new(|logs| logs.place_group(1, &[crate::NodeId(1)])));
+        call(Box::new(move |logs| logs.unregister("gone", Some(gone)).map(drop)));
+        call(Box::new(|logs| logs.create("late").map(drop)));
+        call(Box::new(|logs| logs.create("late").map(drop)));
+        for _ in 0..5 {
+            let answer = tells.recv_timeout(Duration::from_secs(60)).expect("a call waits for ever");
+            let error = answer.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            assert!(error.to_string().contains("it is safe to try again"), "{error}");
+        }
+        let reserved = || logs.inner.reserved.lock().unwrap().values().sum::<usize>();
+        assert_eq!(reserved(), 2, "both creations may still get their places");
+
+        drop(goes_on);
+        assert_eq!(logs.create("late").unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(reserved(), 0);
+        logs.get("late").unwrap().append(b"x").unwrap();
+        assert_eq!(logs.list().unwrap().len(), 1, "the other one is deleted");
+        let late = logs.info("late").unwrap();
+        assert_eq!(logs.catalogue().unwrap().logs_in(late.group), 1);
+        assert_eq!(logs.unregister("gone", Some(gone)).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(logs.group_place(1).unwrap(), [crate::NodeId(1)]);
+        logs.register_group(3, &new).unwrap();
+        assert_eq!(logs.group_id(3).unwrap(), Some(new.log_id()));
     }
 }

@@ -6,9 +6,11 @@
 //! - a replica that has neither all records nor a whole snapshot reports `Unavailable`: it knows no catalogue, and none that is empty;
 //! - no snapshot is in the log before all members have reported that they read version 4 of the format: earlier versions do not know
 //!   snapshots;
-//! - such a replica reads each record of the system log once, however often it looks for a snapshot.
+//! - such a replica reads each record of the system log once, however often it looks for a snapshot;
+//! - while the system log has not answered one part of a snapshot, it gets no other ones: it would have all of them once its disk goes on.
 
-use super::Logs;
+use super::names::in_doubt;
+use super::{GROUP_TIMEOUT, Logs};
 use crate::api::catalogue::snapshot::SnapshotParts;
 use crate::api::catalogue::{Catalogue, CatalogueRecord, NEWER};
 use crate::error::{Error, ErrorKind, Result};
@@ -100,11 +102,16 @@ impl Logs {
         if !system.replica_leads() {
             return Ok(());
         }
-        let _one = match self.inner.shortening.try_lock() {
+        system.may_wait()?;
+        let mut unanswered = match self.inner.shortening.try_lock() {
             Ok(one) => one,
             Err(TryLockError::Poisoned(one)) => one.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
+        if unanswered.as_ref().is_some_and(|step| step.poll().is_none()) {
+            return Ok(());
+        }
+        *unanswered = None;
         // Each record can be in an object of its own, and the log has room for a number of them until it discards some.
         let options = system.options();
         let most = options.vault.as_ref().map_or(u64::MAX, |_| options.objects_max() as u64 / 2);
@@ -117,7 +124,7 @@ impl Logs {
             }
         };
         for part in parts {
-            system.append(&part.encode()[..])?;
+            await_step(system.submit(&part.encode()[..])?, &mut unanswered)?;
         }
         // Also what another leader has left.
         let next = self.catalogue()?.snapshot_next();
@@ -125,7 +132,21 @@ impl Logs {
             return Ok(());
         }
         // Programs may discard none of these records: `Log::discard` refuses that.
-        system.command(Command::Discard { first: next }).map(drop)
+        await_step(system.submit_command(Command::Discard { first: next })?, &mut unanswered)
+    }
+}
+
+/// Waits for a step of shortening the system log. One that has no answer in time is put into `unanswered`.
+///
+/// # Errors
+/// `Timeout`: it may still be done. Those of the step.
+fn await_step(step: Ticket<Index>, unanswered: &mut Option<Ticket<Index>>) -> Result<()> {
+    match step.wait_timeout(GROUP_TIMEOUT) {
+        Err(error) if error.kind() == ErrorKind::Timeout => {
+            *unanswered = Some(step);
+            Err(in_doubt())
+        }
+        answer => answer.map(drop),
     }
 }
 

@@ -4,20 +4,52 @@
 //! Invariants:
 //! - A group that was in a directory that cannot be used now is reported. It is neither opened nor made; others are.
 //! - A server with a wrong path in `group_directories` does not start. One whose disk is not mounted starts.
+//! - Looking for a group reads all directories, and each can hang. So once the server follows groups, the lock of the directories is taken
+//!   only by threads that open, make or leave replicas, and not under the lock `opening`.
+//! - A directory has its new name durably before its group is made again: a power cut brings no second one back.
 
 use super::{Groups, NAMED, SYSTEM, Task};
 use crate::connect::directory;
-use chiplog::{Error, Logs};
-use std::path::PathBuf;
+use chiplog::internal::GroupDirectories;
+use chiplog::{Error, ErrorKind, Logs};
+use std::path::{Path, PathBuf};
+use std::sync::{MutexGuard, PoisonError};
 
 impl Groups {
+    /// The directories of groups. One thread at a time looks for a group or changes where it is.
+    pub(super) fn directories(&self) -> MutexGuard<'_, GroupDirectories> {
+        self.inner.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Durably renames the directory of a group that is not to be opened any more, to this extension and a number. Returns its new
+    /// path; `None`: there are too many.
+    pub(super) fn rename_aside(
+        &self,
+        group: u32,
+        path: &Path,
+        extension: &str,
+    ) -> chiplog::Result<Option<PathBuf>> {
+        let directories = self.directories();
+        let aside =
+            (1..).map(|n| path.with_extension(format!("{extension}{n}"))).find(|aside| !aside.exists());
+        let Some(aside) = aside else { return Ok(None) };
+        // First: if the server ends in between, the directory is found and noted again.
+        directories.forget(group)?;
+        let sync = |parent: &Path| std::fs::File::open(parent)?.sync_all();
+        let renamed = std::fs::rename(path, &aside).and_then(|()| path.parent().map_or(Ok(()), sync));
+        renamed.map_err(|e| {
+            Error::new(ErrorKind::Io, format!("cannot rename {} to {}: {e}", path.display(), aside.display()))
+        })?;
+        Ok(Some(aside))
+    }
+
     /// Checks the directories that never had groups.
     ///
     /// # Errors
     /// One cannot be used.
     pub(super) fn check_directories(&self) -> chiplog::Result<()> {
         // If the list of those that were used cannot be read, each group is reported.
-        let faults = self.inner.directories.faults().unwrap_or_default();
+        let faults = self.directories().faults().unwrap_or_default();
         let Some(fault) = faults.into_iter().find(|fault| !fault.was_used) else { return Ok(()) };
         let what = format!("group_directories: {}", fault.error);
         Err(Error::with_source(fault.error.kind(), what, &fault.error))
@@ -25,7 +57,7 @@ impl Groups {
 
     /// Reports directories of groups that cannot be used now.
     pub(super) fn report_directories(&self) {
-        let faults = self.inner.directories.faults().map_or_else(
+        let faults = self.directories().faults().map_or_else(
             |error| vec![error.to_string()],
             |faults| faults.into_iter().map(|fault| fault.error.to_string()).collect(),
         );
@@ -41,16 +73,16 @@ impl Groups {
     pub(super) fn find(&self, group: u32) -> chiplog::Result<Option<PathBuf>> {
         let found = match group {
             SYSTEM => Some(self.path(SYSTEM)),
-            group => self.inner.directories.find(group)?,
+            group => self.directories().find(group)?,
         };
         Ok(found.filter(|path| directory::is_log(path)))
     }
 
-    /// The directory of the replica that is there, or one for a new replica. Called under the lock.
+    /// The directory of the replica that is there, or one for a new replica.
     pub(super) fn directory(&self, group: u32) -> chiplog::Result<PathBuf> {
         match group {
             SYSTEM => Ok(self.path(SYSTEM)),
-            group => self.inner.directories.place(group),
+            group => self.directories().place(group),
         }
     }
 }
@@ -58,12 +90,10 @@ impl Groups {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
-    use super::super::tests::{over, with_system};
+    use super::super::tests::{asked_to_host, over, with_system};
     use super::*;
-    use chiplog::ErrorKind;
     use chiplog::cluster::Bootstrap;
     use std::fs;
-    use std::path::Path;
 
     fn made(groups: &Groups, group: u32) -> PathBuf {
         let log = groups.start(group, Bootstrap::Init).unwrap();
@@ -134,7 +164,7 @@ mod tests {
             assert!(reported[&key].what.contains("mount the right one"), "{}", reported[&key].what);
         }
         drop(reported);
-        let refused = groups.host(1, id).unwrap_err();
+        let refused = asked_to_host(&groups, 1, id).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Diverged, "{refused}");
         assert_eq!(fs::read_dir(&disks[0]).unwrap().count(), 0);
 
@@ -144,6 +174,23 @@ mod tests {
         groups.inner.unopened.lock().unwrap().clear();
         groups.open_known();
         assert_eq!(groups.replicas()[1].path(), one);
+    }
+
+    /// A power cut brought the directory back, and its group was in two directories from then on.
+    #[test]
+    fn directory_that_is_set_aside_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, disks) = (dir.path().join("data"), disks(dir.path()));
+        close(with_system(&data));
+        let groups = over(&data, &disks).unwrap();
+        groups.open_system();
+        let (one, two) = (made(&groups, 1), made(&groups, 2));
+        groups.replicas()[1].close().unwrap();
+        assert_eq!(groups.directories().groups().unwrap(), [1, 2].into());
+        groups.set_aside(1, &one, "a test").unwrap();
+        assert!(!one.exists() && disks[0].join("group-1.unused-1").exists());
+        assert_eq!(groups.directories().groups().unwrap(), [2].into(), "it is not missed on that disk");
+        assert_eq!((groups.find(1).unwrap(), groups.find(2).unwrap()), (None, Some(two)));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! Invariants:
 //! - A replica here is removed only if the group's leader, confirmed by a majority, does not count this server among the
 //!   members, and then a majority confirms that the catalogue does not place the group here.
-//! - No replica is made meanwhile, and none is named to the group's leader since it was asked: both happen under one lock. So one that
-//!   is made later is made for a later decision, in a directory of its own.
+//! - No other replica is made meanwhile, and none is named to the group's leader since it was asked: that is seen under the lock. So one
+//!   that is made later is made for a later decision, in a directory of its own.
 //! - A replica is closed, and its files are removed, on a thread of its own, and without that lock: its disk can hang for ever. Until that is
 //!   done, its group alone is neither opened nor made here. Nothing waits for the thread; the next start does the rest.
 
@@ -300,7 +300,13 @@ impl Groups {
 
     /// Does that of [`Groups::leave`] which waits for no other server. `hosted`: how often the leader had been told of this directory before it
     /// was asked. Returns whether the replica is being closed.
-    fn leave_here(&self, logs: &Logs, group: u32, replica: &Log, hosted: u64) -> chiplog::Result<bool> {
+    pub(super) fn leave_here(
+        &self,
+        logs: &Logs,
+        group: u32,
+        replica: &Log,
+        hosted: u64,
+    ) -> chiplog::Result<bool> {
         let own = logs.system().status().replica.node;
         let _one = self.opening();
         if self.hosted(group) != hosted {
@@ -366,23 +372,14 @@ impl Groups {
     /// Renames the directory of a group that was moved, and returns its new path. From then on a new replica can be made.
     fn set_moved(&self, group: u32, path: &Path) -> chiplog::Result<Option<PathBuf>> {
         let failed = |e: std::io::Error| {
-            Error::new(ErrorKind::Io, format!("cannot rename {}, whose group was moved: {e}", path.display()))
+            Error::new(ErrorKind::Io, format!("cannot mark {}, whose group was moved: {e}", path.display()))
         };
         let sign = || {
             std::fs::File::create(path.join(REMOVABLE))?.sync_all()?;
             std::fs::File::open(path)?.sync_all()
         };
-        sign().map_err(failed)?; // not under the lock: the disk can hang
-        let aside = (1..).map(|n| path.with_extension(format!("{MOVED}{n}"))).find(|aside| !aside.exists());
-        let Some(aside) = aside else { return Ok(None) };
-        {
-            let _one = self.opening();
-            // First: if the server ends in between, the directory is found and noted again.
-            self.inner.directories.forget(group)?;
-            std::fs::rename(path, &aside).map_err(failed)?;
-        }
-        let parent = path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all());
-        parent.map_err(failed)?;
+        sign().map_err(failed)?;
+        let Some(aside) = self.rename_aside(group, path, MOVED)? else { return Ok(None) };
         tracing::info!(group = %label(group), path = %path.display(), "a group of named logs was moved to other servers: its files here are removed");
         Ok(Some(aside))
     }
@@ -410,7 +407,7 @@ struct Others {
 }
 
 /// The error of a question about a group.
-fn unanswered(group: u32, why: &str) -> Error {
+pub(super) fn unanswered(group: u32, why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("no leader of group {group} answers: {why}"))
 }
 
@@ -453,7 +450,7 @@ pub(super) fn address_of(server: &Member) -> chiplog::Result<Address> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
-    use super::super::tests::with_system;
+    use super::super::tests::{asked_to_host, with_system};
     use super::*;
     use chiplog::cluster::Bootstrap;
 
@@ -481,7 +478,7 @@ mod tests {
         let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         assert!(!names.iter().any(|name| name.to_string_lossy().starts_with("group-")), "{names:?}");
         let old = log.directory_id();
-        assert_ne!(groups.host(1, log.log_id()).unwrap(), old, "a new replica in a new directory");
+        assert_ne!(asked_to_host(&groups, 1, log.log_id()).unwrap(), old, "a new replica in a new directory");
     }
 
     #[track_caller]
@@ -532,7 +529,7 @@ mod tests {
         goes_on.send(()).unwrap();
         has_left(&groups, 1);
         assert!(!log.path().exists());
-        groups.host(1, log.log_id()).unwrap();
+        asked_to_host(&groups, 1, log.log_id()).unwrap();
     }
 
     /// `chiplog member remove` believed a poisoned replica of the system log on its own server.

@@ -104,10 +104,11 @@ impl Groups {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(io(&named, e)),
         }
-        if sign.is_none()
-            && let Some(group) = self.inner.directories.groups()?.first().copied()
-        {
-            sign = Some(self.inner.directories.find(group)?.unwrap_or_else(|| self.path(group)));
+        if sign.is_none() {
+            let directories = self.directories();
+            if let Some(group) = directories.groups()?.first().copied() {
+                sign = Some(directories.find(group)?.unwrap_or_else(|| self.path(group)));
+            }
         }
         sign.map_or(Ok(()), |sign| Err(self.told_by(&sign)))
     }

@@ -119,8 +119,8 @@ impl Waits {
         refusal.is_none_or(|last| now.saturating_duration_since(last.at) >= last.lasts())
     }
 
-    /// Notes that a server became a member of a group. It makes one replica at a time, so the clocks of the groups for which it has
-    /// made none yet begin again.
+    /// Notes that a server became a member of a group. Its disk may make one replica after the other, so the clocks of the groups for which
+    /// it has made none yet begin again.
     fn joins(&mut self, node: NodeId) {
         self.waits.retain(|(_, of), wait| *of != node || wait.stage != Stage::Asked);
     }

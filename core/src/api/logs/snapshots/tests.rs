@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use super::super::hanging::hang;
 use super::*;
 use crate::api::log::Log;
 use crate::disk::sim::{Call, SimDisk};
@@ -118,4 +119,35 @@ fn record_of_a_later_kind_is_unsupported() {
     let rig = Rig::new();
     rig.system.append(&broken[..]).unwrap();
     assert_eq!(Logs::of(rig.system.clone()).list().unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+/// The thread that follows the catalogue waited for ever for the disk of the system log; each later call would have begun another snapshot.
+#[test]
+fn system_log_that_hangs_gets_one_part_of_a_snapshot() {
+    let options = Options::with_segment_bytes(1 << 20);
+    let system = Log::open_on(Arc::new(SimDisk::default()), options).unwrap();
+    let logs = Logs::of(system.clone());
+    let group = CatalogueRecord::Group { group: 1, id: LogId(1) };
+    for _ in 0..300 {
+        system.append(&group.encode()[..]).unwrap();
+    }
+    let goes_on = hang(&logs);
+    let (told, tells) = std::sync::mpsc::channel();
+    let caller = logs.clone();
+    std::thread::spawn(move || {
+        for _ in 0..3 {
+            caller.keep_system_short();
+            told.send(()).unwrap();
+        }
+    });
+    for _ in 0..3 {
+        tells.recv_timeout(Duration::from_secs(60)).expect("a call waits for ever");
+    }
+    drop(goes_on);
+    let begun = Instant::now();
+    while system.first_index() <= Index(300) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is not shortened");
+        logs.keep_system_short();
+    }
+    assert_eq!(system.last_index(), Index(302), "one part is enough");
 }
