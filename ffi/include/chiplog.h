@@ -2301,8 +2301,8 @@ chiplog_status_t chiplog_reader_cancel(chiplog_reader_t *reader,
 
 /**
  * Closes a reader. A call of another thread that waits with it keeps waiting: call chiplog_reader_cancel first to
- * end it. Does nothing if it is NULL or already closed.
- * Ownership: takes `reader`. Any thread. Does not block for long.
+ * end it. No callback of the reader runs once this has returned. Does nothing if it is NULL or already closed.
+ * Ownership: takes `reader`. Any thread. Does not block for long, except while that callback runs.
  */
 void chiplog_reader_close(chiplog_reader_t *reader);
 

@@ -45,7 +45,7 @@ use snapshots::{SnapshotReaders, SnapshotSearch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -103,7 +103,7 @@ struct Inner {
     /// Whether the members of the system log can read snapshots.
     readers: Mutex<SnapshotReaders>,
     /// The logs that calls are creating now, in each group.
-    reserved: Arc<Mutex<BTreeMap<u32, usize>>>,
+    reserved: Mutex<BTreeMap<u32, Arc<AtomicUsize>>>,
     /// The groups that may get new logs, and the most logs that each can hold. None: all that run here.
     ready: Mutex<Option<BTreeMap<u32, usize>>>,
     /// Held while a snapshot is written. The step that had no answer in time: none is begun before it has.
@@ -253,7 +253,7 @@ impl Logs {
                 catalogue: Mutex::default(),
                 search: Mutex::default(),
                 readers: Mutex::default(),
-                reserved: Arc::default(),
+                reserved: Mutex::default(),
                 ready: Mutex::default(),
                 shortening: Mutex::default(),
                 current_in: AtomicU64::new(0),

@@ -145,7 +145,10 @@ impl Backup {
             let before = downloads.fetched;
             let attempt = match Self::attempt(vault, log, (dest, &mut *downloads), &mut looks, progress) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => match looks.unsound.take() {
-                    Some(unsound) => return Err(unsound.why),
+                    Some(unsound) if newest_object(vault, log)? == Some(unsound.number) => {
+                        return Err(unsound.why);
+                    }
+                    Some(_) => return Err(error),
                     None => {
                         let Some(number) = newest_object(vault, log)? else { return Err(error) };
                         looks.unsound = Some(Unsound { number, why: of_object(error, vault, log, dest) });
@@ -158,6 +161,7 @@ impl Backup {
                 Attempt::Made(backup) => return Ok(backup),
                 Attempt::Moved(error) if looks.is_last => return Err(error),
                 Attempt::Moved(_) => {
+                    looks.unsound = None; // it may have been stored again
                     // An attempt that had less to download than the one before leaves still less to the next one. That comes to an end.
                     let now = downloads.fetched - before;
                     moved += u32::from(now == 0 || now >= gained);
@@ -238,7 +242,7 @@ impl Backup {
                 if !has_all {
                     return Err(why.clone());
                 }
-                Some(Replaced { why: why.clone(), is_whole: upto.is_some() })
+                Some(Replaced { number: object.0, why: why.clone(), is_whole: upto.is_some() })
             }
             _ => None,
         };
@@ -308,10 +312,10 @@ impl Backup {
         });
         let is_whole = replaced.is_none_or(|replaced| replaced.is_whole);
         let ends_early = is_short || applied.cut.is_some() || !is_whole;
-        let instead = replaced.map(|Replaced { why, is_whole }| match is_whole {
-            true => format!("slices are taken for the newest object, which cannot be read: {why}"),
+        let instead = replaced.map(|Replaced { number, why, is_whole }| match is_whole {
+            true => format!("slices are taken for object {number}, because the objects cannot be read with it: {why}"),
             false => format!(
-                "the log ends early, perhaps: slices are taken for the newest object, of which not even its end can be read: {why}"
+                "the log ends early, perhaps: slices are taken for object {number}, of which not even its end can be read: {why}"
             ),
         });
         let cut = applied.cut.map(|error| {
@@ -535,6 +539,8 @@ pub(super) struct Ends<'a> {
 
 /// The newest object, if it is damaged and the slices have its records: it came damaged, and never counted as stored.
 pub(super) struct Replaced {
+    number: u64,
+    /// The damage, which can be of another object.
     why: Error,
     /// Whether the slices are known to have all of them.
     is_whole: bool,

@@ -17,9 +17,9 @@ use crate::api::log::Log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::pause;
 use crate::types::{Index, LogId, LogNumber};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How long a group that could not drop a deleted log is left alone by a call that waits for that.
@@ -249,12 +249,14 @@ impl Logs {
             Error::new(ErrorKind::Busy, what)
         })?;
         let mut reserved = self.inner.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = reserved.entry(number).or_default();
+        let places = reserved.entry(number).or_default();
+        // Before the catalogue, which has a log before its place is given back.
+        let others = places.load(Ordering::Acquire);
         let count =
-            here.map_or(0, |group| group.logs().len()).max(self.catalogue()?.logs_in(number)) + *others;
+            here.map_or(0, |group| group.logs().len()).max(self.catalogue()?.logs_in(number)) + others;
         if count < most {
-            *others += 1;
-            return Ok(Reserved { places: self.inner.reserved.clone(), group: number });
+            places.fetch_add(1, Ordering::Relaxed);
+            return Ok(Reserved(places.clone()));
         }
         let what = format!(
             "group {number} has {count} logs, and its segments have room for no more: delete some, or open the \
@@ -436,18 +438,12 @@ fn never_again(group: &Log, log: LogNumber) -> bool {
     log <= group.logs().opened() && group.logs().get(log).is_none()
 }
 
-/// A place in a group for a log that is being created.
-struct Reserved {
-    places: Arc<Mutex<BTreeMap<u32, usize>>>,
-    group: u32,
-}
+/// A place in a group for a log that is being created. It can be given back on the writer thread, which waits for nothing then.
+struct Reserved(Arc<AtomicUsize>);
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = places.get_mut(&self.group) {
-            *count -= 1;
-        }
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -621,7 +617,9 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             assert!(error.to_string().contains("it is safe to try again"), "{error}");
         }
-        let reserved = || logs.inner.reserved.lock().unwrap().values().sum::<usize>();
+        let reserved = || -> usize {
+            logs.inner.reserved.lock().unwrap().values().map(|places| places.load(Ordering::Acquire)).sum()
+        };
         assert_eq!(reserved(), 2, "both creations may still get their places");
 
         drop(goes_on);
