@@ -87,7 +87,7 @@ impl Downloads {
         let disk = disk_at(dest, false)?;
         let names = list(&*disk)?;
         // A discard that was applied behind them may have removed some.
-        // The newest one is made anew each time.
+        // The newest one is made again in each attempt.
         let before = objects.split_last().map_or(objects, |(_, before)| before);
         let needed: BTreeSet<u64> = before.iter().map(|(number, _)| *number).collect();
         self.here.retain(|number, download| {

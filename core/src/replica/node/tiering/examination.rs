@@ -187,7 +187,7 @@ impl Examination {
         if says_nothing && !object.agrees_with(&made, &whose)? {
             return Ok(Verdict::Damaged(not_replaced(&name, &why)));
         }
-        let was_there = vault.size(&name)?.is_some();
+        let was_there = !matches!(vault.size(&name), Ok(None));
         if let Err(error) = vault.put(&name, &made.pieces) {
             if error.kind() != ErrorKind::Unavailable {
                 return Err(error);
