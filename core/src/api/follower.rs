@@ -324,8 +324,18 @@ impl FollowerLog {
     /// retry may succeed. `Poisoned`: a write or a sync has failed; close the log and open it again. `Closed`,
     /// `Forked`.
     pub fn apply(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
+        self.check_objects(&fed)?;
+        self.apply_checked(fed)
+    }
+
+    /// As [`Self::apply`], after [`Self::check_objects`], without waiting for the object store.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    #[doc(hidden)]
+    pub fn apply_checked(&self, fed: FollowMessage) -> Result<Option<Jumped>> {
         match fed {
-            FollowMessage::State(state) => self.install_snapshot(&state),
+            FollowMessage::State(state) => self.change(|applier| applier.install_snapshot(&state)),
             FollowMessage::Entries(entries) => self.apply_entries(entries).map(|()| None),
         }
     }
@@ -345,13 +355,25 @@ impl FollowerLog {
     /// As [`Self::apply`]; `Diverged` also if the state is before the end of the log. `Unavailable`: the files here would go, and the
     /// object store of this log has returned nothing yet. Nothing was taken: try again, or continue with a feed that skips nothing.
     pub fn install_snapshot(&self, state: &FollowSnapshot) -> Result<Option<Jumped>> {
-        self.check_objects(state)?;
+        self.check_objects_of(state)?;
         self.change(|applier| applier.install_snapshot(state))
     }
 
-    /// Before a state replaces the files: their records have to come from the object store then. Its location, or the rights, could be
-    /// wrong. This may have to read an object, so it holds no lock.
-    fn check_objects(&self, state: &FollowSnapshot) -> Result<()> {
+    /// Before an item of a feed replaces the files: their records have to come from the object store then. Its location, or the rights,
+    /// could be wrong. This may have to read an object, and then waits for the store as long as that takes. It holds no lock meanwhile, and
+    /// the log can be closed.
+    ///
+    /// # Errors
+    /// `Unavailable`: the store has returned nothing yet.
+    #[doc(hidden)]
+    pub fn check_objects(&self, fed: &FollowMessage) -> Result<()> {
+        match fed {
+            FollowMessage::State(state) => self.check_objects_of(state),
+            FollowMessage::Entries(_) => Ok(()),
+        }
+    }
+
+    fn check_objects_of(&self, state: &FollowSnapshot) -> Result<()> {
         let positions = &self.shared.view.positions;
         let leads_on = state.log == self.log.log_id() && state.raft() > positions.entry();
         // Records that the log has discarded are no loss.

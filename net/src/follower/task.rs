@@ -423,8 +423,13 @@ impl Task {
     }
 }
 
-/// Stores received blocks. Some: the copy jumped, from where to where.
+/// Stores received blocks. Some: the copy jumped, from where to where. Only before it takes `storing`, for which the end of the follower
+/// waits, it may have to wait for the object store.
 fn store(shared: &Shared, server: &str, fed: FollowMessage) -> Result<Option<(Index, Index)>, Failure> {
+    if let Some(followed) = shared.followed.get() {
+        // Unavailable: its object store has returned nothing yet, so its files stay.
+        followed.check_objects(&fed).map_err(Failure::Here)?;
+    }
     let _storing = shared.storing.lock().unwrap_or_else(PoisonError::into_inner);
     if *shared.closing.borrow() {
         return Err(Failure::Here(Error::new(ErrorKind::Closed, "the follower is closed")));
@@ -442,11 +447,10 @@ fn store(shared: &Shared, server: &str, fed: FollowMessage) -> Result<Option<(In
         state.received_records += records;
     }
     let jumped = match (shared.followed.get(), &fed) {
-        (Some(followed), _) => followed.apply(fed).map_err(|error| match error.kind() {
+        (Some(followed), _) => followed.apply_checked(fed).map_err(|error| match error.kind() {
             ErrorKind::Diverged => Failure::Refused(of_server(error)),
             // Damaged in a way that checksums do not detect, or not what was requested.
             ErrorKind::Corrupt | ErrorKind::InvalidArgument => Failure::Server(of_server(error)),
-            // Unavailable: its object store has returned nothing yet, so its files stay.
             ErrorKind::Full | ErrorKind::Unavailable => Failure::Here(error),
             // A file could not be created, for example for lack of descriptors. Nothing was written incorrectly.
             ErrorKind::Io if followed.log().poison_cause().is_none() => Failure::Here(error),

@@ -15,6 +15,7 @@ use crate::listener::auth::tokens::{Payer, Resource, Share};
 use crate::served::log_slot::{LogSlot, status_of};
 use crate::service::zero_copy::{Memory, ahead, settle};
 use bytes::Bytes;
+use chiplog::internal::LogObject;
 use chiplog::vault::Vault;
 use chiplog::{Error, ErrorKind, Log};
 use std::ops::Range;
@@ -42,12 +43,20 @@ pub(crate) enum Stage {
     Begun,
 }
 
-/// The object store of one log, for one call.
-pub(crate) struct StoreAccess {
+/// The memory for rows of a log's older objects, and for a list of them: a run of rows is smaller.
+pub(crate) const ROWS_BYTES: usize = 256 << 10;
+
+/// Places among the requests to the object store of one log, for one call.
+pub(crate) struct StorePlaces {
     host: Arc<LogSlot>,
     log: Log,
-    vault: Arc<dyn Vault>,
     payer: Arc<Payer>,
+}
+
+/// The object store of one log, for one call.
+pub(crate) struct StoreAccess {
+    places: StorePlaces,
+    vault: Arc<dyn Vault>,
 }
 
 impl StoreAccess {
@@ -67,19 +76,94 @@ impl StoreAccess {
                 "this server has no object store: ask another one, or give the copy the store itself",
             );
         };
-        Ok(Self { host, log, vault, payer })
+        Ok(Self { places: StorePlaces::new(host, log, payer), vault })
     }
 
     pub(crate) fn payer(&self) -> &Arc<Payer> {
-        &self.payer
+        &self.places.payer
     }
 
     pub(crate) fn log(&self) -> &Log {
-        &self.log
+        &self.places.log
+    }
+
+    pub(crate) fn places(&self) -> &StorePlaces {
+        &self.places
     }
 
     pub(crate) fn status(&self, error: &Error) -> Status {
+        self.places.status(error)
+    }
+
+    /// Makes one request to the store, whose answer has up to this number of bytes. Returns the memory with it.
+    ///
+    /// # Errors
+    /// Those of the work, and of [`Self::read`].
+    pub(crate) async fn request<T: Send + 'static>(
+        &self,
+        stage: Stage,
+        bytes: usize,
+        work: impl FnOnce(&dyn Vault) -> chiplog::Result<T> + Send + 'static,
+    ) -> Result<(T, Share), Status> {
+        let vault = self.vault.clone();
+        self.places.request(stage, bytes, move || work(&*vault)).await
+    }
+
+    /// Reads these bytes of an object, which are at most [`READ_BYTES_MAX`]. Returns the memory with them.
+    ///
+    /// # Errors
+    /// Those of [`Vault::get`]. RESOURCE_EXHAUSTED: there are too many requests. UNAVAILABLE: the server is shutting down.
+    pub(crate) async fn read(
+        &self,
+        stage: Stage,
+        name: &str,
+        range: Range<u64>,
+    ) -> Result<(Bytes, Memory), Status> {
+        let bytes = (range.end - range.start) as usize;
+        let name = name.to_owned();
+        let (read, memory) = self.request(stage, bytes, move |vault| vault.get(&name, range)).await?;
+        // The vault returns exactly these bytes, so the share suffices.
+        let memory = settle(memory, read.len()).unwrap_or_default();
+        self.places.host.sent_of_objects(read.len());
+        Ok((read, memory))
+    }
+}
+
+impl StorePlaces {
+    /// Places for a call that this payer pays for.
+    pub(crate) fn new(host: Arc<LogSlot>, log: Log, payer: Arc<Payer>) -> Self {
+        Self { host, log, payer }
+    }
+
+    fn status(&self, error: &Error) -> Status {
         status_of(&self.log, error)
+    }
+
+    /// Up to `count` objects of the log from this number on. The store is asked only for rows that are not in memory.
+    ///
+    /// # Errors
+    /// Those of [`Log::stored_objects`]. RESOURCE_EXHAUSTED: there are too many requests. UNAVAILABLE: the server is shutting down.
+    pub(crate) async fn objects(
+        &self,
+        stage: Stage,
+        number: u64,
+        count: usize,
+    ) -> Result<Vec<LogObject>, Status> {
+        if let Some(known) = self.log.known_objects(number, count) {
+            return Ok(known);
+        }
+        let log = self.log.clone();
+        let reading = move || {
+            log.stored_objects(number, count).map_err(|error| match error.kind() {
+                // The caller's token is not what the store refuses.
+                ErrorKind::PermissionDenied => {
+                    let what = format!("the object store refuses this server: {error}");
+                    Error::new(ErrorKind::Unavailable, what)
+                }
+                _ => error,
+            })
+        };
+        self.request(stage, ROWS_BYTES, reading).await.map(|(objects, _)| objects)
     }
 
     /// Waits for a place among the requests to the store, and then for memory. Without memory the place is given to others.
@@ -110,20 +194,19 @@ impl StoreAccess {
     /// Makes one request to the store, whose answer has up to this number of bytes. Returns the memory with it.
     ///
     /// # Errors
-    /// Those of the work, and of [`Self::read`].
-    pub(crate) async fn request<T: Send + 'static>(
+    /// Those of the work. RESOURCE_EXHAUSTED: there are too many requests. UNAVAILABLE: the server is shutting down.
+    async fn request<T: Send + 'static>(
         &self,
         stage: Stage,
         bytes: usize,
-        work: impl FnOnce(&dyn Vault) -> chiplog::Result<T> + Send + 'static,
+        work: impl FnOnce() -> chiplog::Result<T> + Send + 'static,
     ) -> Result<(T, Share), Status> {
         if self.host.is_draining() {
             return Err(self.status(&gone()));
         }
         let (place, memory) = self.place(stage, bytes).await?;
-        let vault = self.vault.clone();
         let working = spawn_blocking(move || {
-            let done = work(&*vault);
+            let done = work();
             drop(place);
             (done, memory)
         });
@@ -131,25 +214,6 @@ impl StoreAccess {
             Ok((done, memory)) => done.map(|done| (done, memory)).map_err(|error| self.status(&error)),
             Err(_) => Err(self.status(&gone())),
         }
-    }
-
-    /// Reads these bytes of an object, which are at most [`READ_BYTES_MAX`]. Returns the memory with them.
-    ///
-    /// # Errors
-    /// Those of [`Vault::get`]. RESOURCE_EXHAUSTED: there are too many requests. UNAVAILABLE: the server is shutting down.
-    pub(crate) async fn read(
-        &self,
-        stage: Stage,
-        name: &str,
-        range: Range<u64>,
-    ) -> Result<(Bytes, Memory), Status> {
-        let bytes = (range.end - range.start) as usize;
-        let name = name.to_owned();
-        let (read, memory) = self.request(stage, bytes, move |vault| vault.get(&name, range)).await?;
-        // The vault returns exactly these bytes, so the share suffices.
-        let memory = settle(memory, read.len()).unwrap_or_default();
-        self.host.sent_of_objects(read.len());
-        Ok((read, memory))
     }
 }
 

@@ -2,8 +2,12 @@
 
 use crate::served::One;
 use crate::support::{LONG, append, follow, quick, until};
-use chiplog::{ErrorKind, Start};
+use chiplog::vault::{HookedVault, MemoryVault, Vault};
+use chiplog::{ErrorKind, Index, Options, Start};
 use chiplog_net::follower::Follower;
+use chiplog_net::service::log::NativeOptions;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Closing waits for no server, from any thread; also not for a silent one.
@@ -125,4 +129,43 @@ fn last_handle_may_be_dropped_when_a_follower_stops_by_itself() {
     until("the directory is free", || {
         Follower::open(dir.path(), [one.address()], Start::First, quick()).is_ok()
     });
+}
+
+/// A copy that is to be led past stored entries asks its object store first. While the store was silent, closing the copy waited for it.
+#[test]
+fn closing_waits_for_no_object_store() {
+    let vault: Arc<dyn Vault> = Arc::new(MemoryVault::default());
+    let options = Options::with_segment_bytes(256 << 10).vault(vault.clone()).object_bytes(128 << 10);
+    let one = One::with(options, NativeOptions::default());
+    let silent = Arc::new(HookedVault::new(vault));
+    let mut following = quick();
+    following.files = following.files.vault(silent.clone() as Arc<dyn Vault>);
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Follower::open(dir.path(), [one.address()], Start::First, following.clone()).unwrap();
+    let copy = open();
+    copy.wait_for(append(&one.log, 100, 1000), LONG).unwrap();
+    copy.close().unwrap();
+    let last = append(&one.log, 9000, 1000);
+    until("it is stored", || one.log.metrics().stored_index + 1000 > last.get());
+
+    let (asks, asked) = channel();
+    let (answer, answered) = channel::<()>();
+    silent.set(move |call, _| {
+        if matches!(call, "get" | "size") {
+            asks.send(()).unwrap();
+            let _ = answered.recv();
+        }
+        Ok(())
+    });
+    let copy = open();
+    asked.recv_timeout(LONG).unwrap();
+    let (closed, ended) = channel();
+    std::thread::spawn(move || closed.send(copy.close()));
+    ended.recv_timeout(LONG).expect("it waits for the object store").unwrap();
+    drop(answer);
+    // The directory is unlocked, and nothing is lost.
+    let copy = open();
+    copy.wait_for(last, LONG).unwrap();
+    assert_eq!(copy.log().first_index(), Index(1));
+    copy.close().unwrap();
 }

@@ -5,6 +5,7 @@ use crate::cluster::options::Role;
 use crate::error::{Error, ErrorKind, Result};
 use crate::replica::queue::inbox::InboxEvent;
 use crate::store::objects::names::{log_folder, object_name};
+use crate::store::segment::objects::Numbered;
 use crate::types::{Index, Timestamp};
 use std::sync::atomic::Ordering;
 
@@ -65,8 +66,20 @@ impl Log {
         if !self.view.log.is_none() {
             return Ok(Vec::new());
         }
+        self.view.segments.objects().numbered_from(number, count).map(|found| self.shown(found))
+    }
+
+    /// As [`Self::stored_objects`], without waiting for the object store. None: it has to be asked for rows of old objects.
+    #[doc(hidden)]
+    pub fn known_objects(&self, number: u64, count: usize) -> Option<Vec<LogObject>> {
+        if !self.view.log.is_none() {
+            return Some(Vec::new());
+        }
+        self.view.segments.objects().known_from(number, count).map(|found| self.shown(found))
+    }
+
+    fn shown(&self, found: Vec<Numbered>) -> Vec<LogObject> {
         let log = self.log_id();
-        let found = self.view.segments.objects().numbered_from(number, count)?;
         let shown = found.into_iter().map(|(number, segment, crc32c)| LogObject {
             number,
             name: object_name(log, number),
@@ -76,7 +89,14 @@ impl Log {
             bytes: u64::from(segment.bytes),
             crc32c,
         });
-        Ok(shown.collect())
+        shown.collect()
+    }
+
+    /// Whether a search for the first record of this time or later looks only into files, and not into objects.
+    #[doc(hidden)]
+    pub fn is_time_in_files(&self, time: Timestamp) -> bool {
+        let segments = &self.view.segments;
+        !segments.reads_objects() || segments.oldest().is_some_and(|oldest| oldest.first_timestamp < time)
     }
 
     /// Whether an object of this number is in the object store, and has records of this log that are not discarded. Does not wait for the

@@ -49,6 +49,19 @@ struct FetchedRun {
     stored: Vec<StoredObject>,
 }
 
+/// A run, and where its rows can be fetched.
+struct RunAt {
+    run: RowsRun,
+    cache: Option<Arc<ObjectCache>>,
+    lineage: Option<Arc<Lineage>>,
+}
+
+/// Rows are in the object store alone.
+struct Elsewhere;
+
+/// An object with its number, and the checksum over all its bytes.
+pub(crate) type Numbered = (u64, Arc<Segment>, u32);
+
 #[derive(Debug, Default)]
 struct Inner {
     /// The objects whose rows are elsewhere, in runs, oldest first.
@@ -177,20 +190,29 @@ impl ObjectList {
         }
     }
 
+    /// The first run for which this is so. None: there is no such run.
+    fn find_run(&self, is_wanted: impl Fn(&RowsRun) -> bool) -> Option<RunAt> {
+        self.read(|inner| {
+            let n = inner.runs.partition_point(|run| !is_wanted(run));
+            let (cache, lineage) = (inner.cache.clone(), inner.lineage.clone());
+            inner.runs.get(n).map(|run| RunAt { run: *run, cache, lineage })
+        })
+    }
+
+    /// The objects of a run, if they are in memory.
+    fn recent_run(&self, run: &RowsRun) -> Option<Arc<FetchedRun>> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.iter().find(|known| known.run == *run).cloned()
+    }
+
     /// The first run for which this is so: its objects. None: there is no such run. Blocks for the network.
     ///
     /// # Errors
     /// `Unavailable`: this handle was opened without an object store; those of [`older_rows::fetch`].
     fn run(&self, is_wanted: impl Fn(&RowsRun) -> bool) -> Result<Option<Arc<FetchedRun>>> {
-        let found = self.read(|inner| {
-            let n = inner.runs.partition_point(|run| !is_wanted(run));
-            inner.runs.get(n).map(|run| (*run, inner.cache.clone(), inner.lineage.clone()))
-        });
-        let Some((run, cache, lineage)) = found else { return Ok(None) };
-        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |known: &Arc<FetchedRun>| known.run == run;
-        if let Some(known) = recent().iter().find(|known| same(known)) {
-            return Ok(Some(known.clone()));
+        let Some(RunAt { run, cache, lineage }) = self.find_run(is_wanted) else { return Ok(None) };
+        if let Some(known) = self.recent_run(&run) {
+            return Ok(Some(known));
         }
         let Some((cache, lineage)) = cache.zip(lineage) else {
             return Err(without_objects(run.begin.next, run.rows.end.next));
@@ -214,7 +236,7 @@ impl ObjectList {
         let list = objects.iter().map(segment).collect();
         let stored = objects.iter().map(|at| at.object).collect();
         let fetched = Arc::new(FetchedRun { run, list, stored });
-        let mut recent = recent();
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.retain(|known| known.run.rows.below != run.rows.below);
         recent.push_front(fetched.clone());
         recent.truncate(RUNS_RECENT);
@@ -226,12 +248,31 @@ impl ObjectList {
     ///
     /// # Errors
     /// Those of the object store, if rows are elsewhere.
-    pub(crate) fn numbered_from(&self, number: u64, count: usize) -> Result<Vec<(u64, Arc<Segment>, u32)>> {
+    pub(crate) fn numbered_from(&self, number: u64, count: usize) -> Result<Vec<Numbered>> {
+        self.numbered(number, count, |next| self.run(|run| next < run.rows.below))
+    }
+
+    /// As [`Self::numbered_from`], from memory alone. None: rows of them have to be read in the object store.
+    pub(crate) fn known_from(&self, number: u64, count: usize) -> Option<Vec<Numbered>> {
+        let known = |next: u64| match self.find_run(|run| next < run.rows.below) {
+            Some(RunAt { run, .. }) => self.recent_run(&run).map(Some).ok_or(Elsewhere),
+            None => Ok(None),
+        };
+        self.numbered(number, count, known).ok()
+    }
+
+    /// As [`Self::numbered_from`]; `run` returns the first run that has objects from a number on.
+    fn numbered<E>(
+        &self,
+        number: u64,
+        count: usize,
+        run: impl Fn(u64) -> Result<Option<Arc<FetchedRun>>, E>,
+    ) -> Result<Vec<Numbered>, E> {
         let mut numbered = Vec::new();
         let mut next = number;
         loop {
             while numbered.len() < count
-                && let Some(run) = self.run(|run| next < run.rows.below)?
+                && let Some(run) = run(next)?
             {
                 let found = run.list.iter().zip(&run.stored).filter_map(with_number);
                 numbered.extend(found.filter(|(number, ..)| *number >= next).take(count - numbered.len()));
@@ -259,11 +300,7 @@ impl ObjectList {
     ///
     /// # Errors
     /// Those of the object store, if rows are elsewhere.
-    pub(crate) fn newest_before(
-        &self,
-        raft: EntryIndex,
-        bytes_max: u64,
-    ) -> Result<Vec<(u64, Arc<Segment>, u32)>> {
+    pub(crate) fn newest_before(&self, raft: EntryIndex, bytes_max: u64) -> Result<Vec<Numbered>> {
         let mut left = bytes_max;
         let mut take = |segment: &Arc<Segment>| match left.checked_sub(segment.bytes.into()) {
             Some(rest) => {
@@ -473,7 +510,7 @@ impl Inner {
 }
 
 /// An object with its number, and the checksum over all its bytes.
-fn with_number((segment, stored): (&Arc<Segment>, &StoredObject)) -> Option<(u64, Arc<Segment>, u32)> {
+fn with_number((segment, stored): (&Arc<Segment>, &StoredObject)) -> Option<Numbered> {
     Some((object_of(segment)?, segment.clone(), stored.crc))
 }
 

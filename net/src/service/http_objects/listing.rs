@@ -3,22 +3,24 @@
 //! Invariant: the list of a log has no gap: the numbers of objects follow each other, and the entries of segments. If some went while they
 //! were listed, so that there would be one, the answer breaks off.
 //!
-//! Must not know: tokens, sockets.
+//! Must not know: sockets.
 
 use super::Kind;
+use crate::listener::auth::tokens::Payer;
 use crate::listener::plain_http::json_text;
-use crate::served::log_slot::abandoned;
+use crate::served::log_slot::LogSlot;
+use crate::service::store_access::{Stage as Access, StorePlaces};
 use crate::wire::ids::to_hex;
 use crate::wire::status::to_status;
 use bytes::Bytes;
 use chiplog::internal::{LogObject, SealedSegment};
 use chiplog::{Error, ErrorKind, Index, Log};
-use futures_util::{Stream, stream};
+use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use tokio::task::spawn_blocking;
+use std::sync::Arc;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -33,13 +35,25 @@ pub(super) struct Shown {
     pub(super) not_served: Option<String>,
 }
 
-/// Answers with the objects or segments of these logs.
-pub(super) fn respond(kind: Kind, logs: impl IntoIterator<Item = Shown>) -> Response<Body> {
+/// Answers with the objects or segments of these logs. Rows of old objects can be in the object store alone: the call takes a place among
+/// the requests to it for each piece with such rows.
+///
+/// # Errors
+/// Those of the first piece, which is made before the answer.
+pub(super) async fn respond(
+    kind: Kind,
+    logs: impl IntoIterator<Item = Shown>,
+    host: Arc<LogSlot>,
+    payer: Arc<Payer>,
+) -> Result<Response<Body>, Status> {
     let listing = Listing::of(kind, logs.into_iter().collect(), ROWS_AT_A_TIME);
-    let mut response = Response::new(super::answer::body(pieces(listing)));
+    let mut pieces = Pieces { listing, host, payer, made: None };
+    pieces.made = pieces.make().await?;
+    let pieces = stream::try_unfold(pieces, Pieces::next);
+    let mut response = Response::new(super::answer::body(pieces));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    Ok(response)
 }
 
 /// A list that is being made.
@@ -82,8 +96,15 @@ impl Listing {
         Self { kind, logs, behind: None, stage: Stage::New, at_a_time }
     }
 
-    /// The next piece of the text. None: all was made.
-    fn piece(&mut self) -> Result<Option<String>, Status> {
+    /// The log whose objects are listed next, and the number of the first of them. None: there is none.
+    fn next_objects(&self) -> Option<(Log, u64)> {
+        let Shown { log, not_served, .. } = self.logs.front().filter(|_| self.kind == Kind::Objects)?;
+        let first = if not_served.is_some() { log.own_objects_from() } else { 0 };
+        Some((log.clone(), self.behind.map_or(first, |behind| behind.number)))
+    }
+
+    /// The next piece of the text, with these objects, of [`Self::next_objects`]. None: all was made.
+    fn piece(&mut self, objects: &[LogObject]) -> Result<Option<String>, Status> {
         let mut text = match self.stage {
             Stage::New => "{\"logs\":[".to_owned(),
             Stage::Begun => String::new(),
@@ -95,22 +116,18 @@ impl Listing {
             return Ok(Some(text));
         };
         let kind = self.kind;
-        let from = self.behind.map(|behind| behind.number);
-        let rows = match kind {
-            Kind::Objects => {
-                let first = if not_served.is_some() { log.own_objects_from() } else { 0 };
-                let objects = log.stored_objects(from.unwrap_or(first), self.at_a_time);
-                objects.map(|objects| objects.iter().map(row_of_object).collect())
-            }
+        let rows: Vec<Row> = match kind {
+            Kind::Objects => objects.iter().map(row_of_object).collect(),
             // Records that are in none of them are in objects.
-            Kind::Segments if not_served.is_some() => Ok(Vec::new()),
+            Kind::Segments if not_served.is_some() => Vec::new(),
             Kind::Segments => {
-                let segments = log.sealed_segments(from.unwrap_or(0), self.at_a_time);
+                let from = self.behind.map_or(0, |behind| behind.number);
+                let segments = log.sealed_segments(from, self.at_a_time);
+                let segments = segments.map_err(|error| to_status(&error, None))?;
                 let id = to_hex(log.log_id().get());
-                segments.map(|segments| segments.iter().map(|segment| row_of_segment(&id, segment)).collect())
+                segments.iter().map(|segment| row_of_segment(&id, segment)).collect()
             }
         };
-        let rows: Vec<Row> = rows.map_err(|error| to_status(&error, None))?;
         let what = match kind {
             Kind::Objects => "objects",
             Kind::Segments => "segments",
@@ -172,11 +189,37 @@ fn push_records(text: &mut String, first: Index, next: Index) {
     };
 }
 
-fn pieces(listing: Listing) -> impl Stream<Item = Result<Bytes, Status>> + Send + 'static {
-    stream::try_unfold(listing, |mut listing| async move {
-        // The rows of old objects can be in the object store alone.
-        let making = spawn_blocking(move || (listing.piece(), listing));
-        let (piece, listing) = making.await.map_err(|_| abandoned())?;
-        Ok(piece?.map(|text| (Bytes::from(text), listing)))
-    })
+/// The pieces of a list that are not sent yet.
+struct Pieces {
+    listing: Listing,
+    host: Arc<LogSlot>,
+    payer: Arc<Payer>,
+    /// The next one, if it is made already.
+    made: Option<Bytes>,
+}
+
+impl Pieces {
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>, Status> {
+        let piece = match self.made.take() {
+            Some(made) => Some(made),
+            None => self.make().await?,
+        };
+        Ok(piece.map(|piece| (piece, self)))
+    }
+
+    /// Makes the next piece. None: all were made.
+    async fn make(&mut self) -> Result<Option<Bytes>, Status> {
+        let stage = match self.listing.stage {
+            Stage::New => Access::New,
+            Stage::Begun | Stage::Ended => Access::Begun,
+        };
+        let objects = match self.listing.next_objects() {
+            Some((log, number)) => {
+                let places = StorePlaces::new(self.host.clone(), log, self.payer.clone());
+                places.objects(stage, number, self.listing.at_a_time).await?
+            }
+            None => Vec::new(),
+        };
+        Ok(self.listing.piece(&objects)?.map(Bytes::from))
+    }
 }

@@ -18,7 +18,7 @@
 //! - Lists and checksums come from the log, not from the store.
 //! - One log that is not served hides no other one: in the list of all it has the reason.
 //!
-//! Must not know: tokens, sockets, what is in an object or a block.
+//! Must not know: sockets, what is in an object or a block.
 
 mod answer;
 mod listing;
@@ -28,6 +28,7 @@ mod segments;
 mod web_pages;
 
 use crate::listener::auth::methods::{OBJECTS, SEGMENTS};
+use crate::listener::auth::tokens::Payer;
 use crate::listener::connection_info::ConnectionInfo;
 use crate::listener::memory_budget::Budget;
 use crate::served::caller::Caller;
@@ -97,14 +98,21 @@ impl Service<Request<Body>> for HttpObjects {
             let allowed = if is_protected { Ok(()) } else { web_pages::check_host(&host, &parts) };
             let target = allowed.and_then(|()| Target::of(parts.uri.path(), parts.uri.query()));
             let response = match target {
-                Ok((kind, Target::All)) => all(&host, &caller)
-                    .map(|logs| listing::respond(kind, logs.into_iter().map(|log| shown(kind, log)))),
-                Ok((kind, Target::Named(name))) => {
-                    named(&host, &caller, kind, name).and_then(|log| listed(kind, log))
-                }
-                Ok((kind, Target::OfLog(log))) => {
-                    find(&host, &caller, kind, log).and_then(|log| listed(kind, log))
-                }
+                Ok((kind, Target::All)) => match all(&host, &caller) {
+                    Ok(logs) => {
+                        let logs = logs.into_iter().map(|log| shown(kind, log));
+                        listing::respond(kind, logs, host, payer).await
+                    }
+                    Err(status) => Err(status),
+                },
+                Ok((kind, Target::Named(name))) => match named(&host, &caller, kind, name) {
+                    Ok(log) => listed(kind, log, host, payer).await,
+                    Err(status) => Err(status),
+                },
+                Ok((kind, Target::OfLog(log))) => match find(&host, &caller, kind, log) {
+                    Ok(log) => listed(kind, log, host, payer).await,
+                    Err(status) => Err(status),
+                },
                 Ok((kind, Target::One(log, number))) => {
                     match find(&host, &caller, kind, log).and_then(|log| check_is_served(kind, log)) {
                         Ok((_, log)) => {
@@ -243,9 +251,14 @@ type Replica = (String, Log);
 /// The list of the objects or segments of this log.
 ///
 /// # Errors
-/// UNIMPLEMENTED: they are not served.
-fn listed(kind: Kind, log: Replica) -> Result<Response<Body>, Status> {
-    Ok(listing::respond(kind, [shown(kind, check_is_served(kind, log)?)]))
+/// UNIMPLEMENTED: they are not served. Those of [`listing::respond`].
+async fn listed(
+    kind: Kind,
+    log: Replica,
+    host: Arc<LogSlot>,
+    payer: Arc<Payer>,
+) -> Result<Response<Body>, Status> {
+    listing::respond(kind, [shown(kind, check_is_served(kind, log)?)], host, payer).await
 }
 
 /// A log in a list of all of them: one that is not served has the reason, and its own objects.
@@ -337,6 +350,13 @@ fn named(host: &LogSlot, caller: &Caller, kind: Kind, name: &str) -> Result<Repl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listener::auth::tokens::Resource;
+    use chiplog::vault::{MemoryVault, Vault};
+    use chiplog::{LogOption, Options};
+    use http_body_util::BodyExt as _;
+    use std::path::Path;
+    use std::time::Duration;
+    use tokio::time::{sleep, timeout};
     use tonic::Code;
 
     const ID: &str = "0000000000000000000000000000000a";
@@ -404,5 +424,88 @@ mod tests {
             let path = format!("/v1/segments/{rest}");
             assert_eq!(Target::of(&path, None).unwrap_err().code(), Code::NotFound, "{path}");
         }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+    /// More than exist counts as all.
+    const ALL: usize = 1 << 20;
+
+    /// A log of which the rows of older objects are in the object store alone.
+    async fn log_with_older_rows(dir: &Path) -> Log {
+        let vault: Arc<dyn Vault> = Arc::new(MemoryVault::default());
+        let options = Options::with_segment_bytes(128 << 10).sessions_max(8).session_window(4);
+        let options = options.vault(vault).object_bytes(64 << 10);
+        let log = Log::open(dir, options.clone()).unwrap();
+        let mut is_set = false;
+        // A log that was just opened has fetched no rows.
+        loop {
+            let index = log.append(&[7; 3000]).unwrap();
+            log.cut_objects(index).unwrap();
+            while log.metrics().stored_index < index.get() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            if !std::mem::replace(&mut is_set, true) {
+                log.set_log_options(&[(LogOption::ObjectRows, Some(4))], LONG).unwrap();
+            }
+            if log.known_objects(0, 1).is_none() {
+                log.close().unwrap();
+                return Log::open(dir, options).unwrap();
+            }
+        }
+    }
+
+    async fn text(answer: Response<Body>) -> String {
+        String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+
+    /// Each request for rows that are in the object store alone kept a blocking thread for as long as the store did not answer: a few
+    /// hundred of them stopped everything else that needs such threads.
+    #[tokio::test]
+    async fn rows_in_the_store_alone_need_a_place_among_its_requests() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_with_older_rows(dir.path()).await;
+        let newest = log.stored_objects(u64::MAX >> 1, 1).unwrap();
+        assert!(newest.is_empty() && log.known_objects(0, 1).is_none());
+        let mut newest = 0;
+        while log.has_stored_object(newest + 1) {
+            newest += 1;
+        }
+        let (budget, headers) = (Budget::default(), HeaderMap::new());
+        let payer = budget.payer_of(&http::Extensions::new());
+        let of = |number| {
+            let wanted = Wanted { headers: &headers, is_head: true, number };
+            objects::respond(LogSlot::new(), log.clone(), wanted, payer.clone())
+        };
+        let list = || listed(Kind::Objects, ("log".to_owned(), log.clone()), LogSlot::new(), payer.clone());
+        let others = payer.take(Resource::Objects, ALL).await;
+        assert!(of(newest).await.is_ok(), "its row is in memory");
+        assert_eq!(of(newest + 1).await.unwrap_err().code(), Code::NotFound);
+        let (mut object, mut all) = (Box::pin(of(0)), Box::pin(list()));
+        let early = timeout(Duration::from_millis(50), async { tokio::join!(&mut object, &mut all) });
+        assert!(early.await.is_err(), "needs no place");
+        assert!(log.known_objects(0, 1).is_none(), "the store is asked without a place");
+        drop(others);
+        assert!(object.await.is_ok());
+        let all = text(all.await.unwrap()).await;
+        assert_eq!(all.matches("\"crc32c\"").count() as u64, newest + 1, "{all}");
+        assert!(log.known_objects(0, 1).is_some());
+        let others = payer.take(Resource::Objects, ALL).await;
+        assert!(of(0).await.is_ok() && list().await.is_ok(), "the rows are in memory");
+        drop(others);
+    }
+
+    /// A request that waits for a place ends with the server.
+    #[tokio::test]
+    async fn wait_for_a_place_ends_with_the_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_with_older_rows(dir.path()).await;
+        let payer = Budget::default().payer_of(&http::Extensions::new());
+        let others = payer.take(Resource::Objects, ALL).await;
+        let host = LogSlot::new();
+        let mut all = Box::pin(listed(Kind::Objects, ("log".to_owned(), log), host.clone(), payer.clone()));
+        assert!(timeout(Duration::from_millis(50), &mut all).await.is_err());
+        host.drain();
+        assert_eq!(all.await.unwrap_err().code(), Code::Unavailable);
+        drop(others);
     }
 }

@@ -12,7 +12,7 @@ use super::Wanted;
 use super::answer::{Origin, Whole};
 use crate::listener::auth::methods::OBJECTS;
 use crate::listener::auth::tokens::Payer;
-use crate::served::log_slot::{LogSlot, abandoned, status_of};
+use crate::served::log_slot::{LogSlot, status_of};
 use crate::service::store_access::{Stage, StoreAccess};
 use crate::service::zero_copy::Memory;
 use crate::wire::status::from_status;
@@ -22,7 +22,6 @@ use chiplog::{Error, ErrorKind, Log};
 use http::Response;
 use std::ops::Range;
 use std::sync::Arc;
-use tokio::task::spawn_blocking;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -38,9 +37,16 @@ pub(super) async fn respond(
     payer: Arc<Payer>,
 ) -> Result<Response<Body>, Status> {
     let Wanted { headers, is_head, number } = wanted;
-    let object = find(&log, number).await?.ok_or_else(|| missing(&log, number))?;
+    if !log.has_stored_object(number) {
+        return Err(missing(&log, number));
+    }
+    let access = StoreAccess::new(host, log, payer)?;
+    // Its row can be in the object store alone.
+    let found = access.places().objects(Stage::New, number, 1).await?;
+    let object = found.into_iter().find(|object| object.number == number);
+    let object = object.ok_or_else(|| missing(access.log(), number))?;
     let whole = Whole { bytes: object.bytes, crc32c: object.crc32c };
-    let origin = FromStore { access: StoreAccess::new(host, log, payer)?, object };
+    let origin = FromStore { access, object };
     whole.respond(headers, is_head, origin).await
 }
 
@@ -89,17 +95,6 @@ impl FromStore {
         };
         self.access.status(&Error::new(kind, what))
     }
-}
-
-/// The object of this number, if the log has it. Its row can be in the object store alone.
-async fn find(log: &Log, number: u64) -> Result<Option<LogObject>, Status> {
-    if !log.has_stored_object(number) {
-        return Ok(None);
-    }
-    let reading = log.clone();
-    let found = spawn_blocking(move || reading.stored_objects(number, 1)).await.map_err(|_| abandoned())?;
-    let mut found = found.map_err(|error| status_of(log, &error))?;
-    Ok(found.pop().filter(|object| object.number == number))
 }
 
 /// The status of a request for an object that the log does not have.
