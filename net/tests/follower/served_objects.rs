@@ -212,35 +212,6 @@ fn calls_end_in_time_while_no_server_is_there() {
     assert!(begun.elapsed() < limit * 12, "one after the other: {:?}", begun.elapsed());
 }
 
-/// A server that accepts connections and never answers.
-fn silent() -> (TcpListener, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    (listener, address)
-}
-
-/// Each server of a round had the time of the whole call.
-#[test]
-fn calls_end_in_time_while_all_servers_are_silent() {
-    let (_listeners, servers): (Vec<_>, Vec<_>) = (0..24).map(|_| silent()).unzip();
-    let limit = Duration::from_secs(2);
-    let objects = ServedObjects::new(servers, ClientOptions::default().timeout(limit)).unwrap();
-    let begun = Instant::now();
-    let error = objects.size("00000000000000000000000000000007/root").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(begun.elapsed() < limit * 12, "one after the other: {:?}", begun.elapsed());
-}
-
-/// A silent server leaves time for another one.
-#[test]
-fn silent_server_is_passed_over() {
-    let (one, _vault) = tiered();
-    let (_listener, silent) = silent();
-    let objects =
-        ServedObjects::new([silent, one.address()], ClientOptions::default().timeout(LONG / 4)).unwrap();
-    assert!(objects.size(&format!("{}root", folder(&one.log))).unwrap().is_some());
-}
-
 /// A member's address can be taken by a server with another log. It is passed over.
 #[test]
 fn server_of_another_log_is_passed_over() {

@@ -3,9 +3,6 @@
 //! Each request goes to one server after another, from the one that answered last, until one answers. If none did, and one may later,
 //! the servers are asked which servers there are, and then all again after a wait. A read that breaks off goes on behind what came.
 //!
-//! Invariant: a call ends once nothing has arrived for [`ClientOptions::timeout`], however many servers are silent. So a silent server
-//! takes at most half of the time that is left, unless it is the last one.
-//!
 //! The log that reads the bytes checks them. Must not know: what is in an object.
 
 use super::Runtime;
@@ -23,7 +20,6 @@ use chiplog::{Error, ErrorKind, Result};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::Status;
 
@@ -106,7 +102,6 @@ impl ServedObjects {
 
 /// The wait for a call: until when, and how long before another attempt.
 struct Patience {
-    timeout: Duration,
     deadline: Instant,
     backoff: Backoff,
 }
@@ -114,23 +109,7 @@ struct Patience {
 impl Patience {
     fn new(options: &ClientOptions) -> Self {
         let backoff = Backoff::new(options.backoff_min, options.backoff_max);
-        Self { timeout: options.timeout, deadline: within(options.timeout), backoff }
-    }
-
-    /// Something has arrived: the time begins again.
-    fn renew(&mut self) {
-        self.deadline = within(self.timeout);
-        self.backoff.reset();
-    }
-
-    /// Waits for the next part of a server's answer. The server can wait for the store, so it has all the time that is left, or half of it
-    /// if others are to be asked. A dead connection is found by its keep-alive.
-    async fn part<T>(&self, is_last: bool, part: impl Future<Output = Attempt<T>>) -> Attempt<T> {
-        let now = Instant::now();
-        let left = self.deadline.saturating_duration_since(now);
-        let end = if is_last { self.deadline } else { now + left / 2 };
-        let late = |_| Status::unavailable("no answer in time");
-        timeout_at(end, part).await.map_err(late)?
+        Self { deadline: within(options.timeout), backoff }
     }
 
     /// Waits before another attempt.
@@ -182,7 +161,11 @@ impl Shared {
     async fn call(&self, wanted: &mut Wanted) -> Result<()> {
         let mut patience = Patience::new(&self.options);
         loop {
-            let Err(error) = self.round(wanted, &mut patience).await else { return Ok(()) };
+            let before = wanted.read.len();
+            let Err(error) = self.round(wanted).await else { return Ok(()) };
+            if wanted.read.len() > before {
+                patience = Patience::new(&self.options); // it goes on
+            }
             let what = format!("object {:?} at the servers: {error}", wanted.name);
             let error = Error::new(error.kind(), what);
             // Servers may have been added since. Without an answer those that are known are asked again.
@@ -196,26 +179,21 @@ impl Shared {
     /// # Errors
     /// `OutOfRange`, at once: all servers have the same store. Otherwise an error that may pass, if a server returned one; else that of
     /// the first server.
-    async fn round(&self, wanted: &mut Wanted, patience: &mut Patience) -> Result<()> {
+    async fn round(&self, wanted: &mut Wanted) -> Result<()> {
         let preferred = self.preferred().clone();
         let mut servers: Vec<String> = self.servers.all().into_iter().collect();
         fastrand::shuffle(&mut servers);
         servers.sort_by_key(|server| preferred.as_ref() != Some(server));
         let mut failed: Option<Error> = None;
-        let mut servers = servers.into_iter().peekable();
-        while let Some(server) = servers.next() {
-            let is_last = servers.peek().is_none();
+        for server in servers {
             let error = match self.servers.call_channel(&server) {
-                Ok(channel) => {
-                    let client = FollowClient::new(channel);
-                    match self.attempt(client, wanted, patience, is_last).await {
-                        Ok(()) => {
-                            *self.preferred() = Some(server);
-                            return Ok(());
-                        }
-                        Err(status) => from_status(&status),
+                Ok(channel) => match self.attempt(FollowClient::new(channel), wanted).await {
+                    Ok(()) => {
+                        *self.preferred() = Some(server);
+                        return Ok(());
                     }
-                }
+                    Err(status) => from_status(&status),
+                },
                 // A token is not sent to this server, for example.
                 Err(error) => error,
             };
@@ -231,35 +209,35 @@ impl Shared {
     }
 
     /// Asks one server. The bytes that came stay, also if the rest does not.
-    async fn attempt(
-        &self,
-        mut client: FollowClient<Shown>,
-        wanted: &mut Wanted,
-        patience: &mut Patience,
-        is_last: bool,
-    ) -> Attempt<()> {
+    async fn attempt(&self, mut client: FollowClient<Shown>, wanted: &mut Wanted) -> Attempt<()> {
         let log = self.options.log.clone();
         let Wanted { name, range, read, size } = wanted;
         let Some(range) = range else {
             let request = ObjectSizeRequest { log, name: name.clone() };
-            *size = patience.part(is_last, client.object_size(request)).await?.into_inner().bytes;
+            *size = self.in_time(client.object_size(request)).await?.into_inner().bytes;
             return Ok(());
         };
         let bytes = (range.end - range.start) as usize;
         let start = range.start + read.len() as u64;
         let request = ReadObjectRequest { log, name: name.clone(), start, end: range.end };
-        let mut pieces = patience.part(is_last, client.read_object(request)).await?.into_inner();
-        while let Some(next) = patience.part(is_last, pieces.message()).await? {
+        let mut pieces = self.in_time(client.read_object(request)).await?.into_inner();
+        while let Some(next) = self.in_time(pieces.message()).await? {
             if next.piece.len() > bytes - read.len() {
                 return Err(Status::unavailable("the server sent more bytes than the request is for"));
             }
             read.extend_from_slice(&next.piece);
-            patience.renew();
         }
         if read.len() < bytes {
             return Err(Status::unavailable("the server sent fewer bytes than the request is for"));
         }
         Ok(())
+    }
+
+    /// Waits for the next part of an answer: as long as for the whole call, because the server can wait for the store that long. A dead
+    /// connection is found by its keep-alive.
+    async fn in_time<T>(&self, part: impl Future<Output = Attempt<T>>) -> Attempt<T> {
+        let late = |_| Status::unavailable("no answer in time");
+        timeout_at(within(self.options.timeout), part).await.map_err(late)?
     }
 }
 
