@@ -214,12 +214,6 @@ impl EntryFeed {
         matches!(self.position, FeedPosition::Behind(raft, _) if !self.view.segments.is_entry_before_files(raft))
     }
 
-    /// See [`FollowSource::comes_from_files`](super::source::FollowSource::comes_from_files).
-    pub(crate) fn comes_from_files(&self) -> bool {
-        // A search for the beginning can look into objects. Entries that are in no file are passed.
-        !matches!(self.position, FeedPosition::Begins(_)) || !self.view.segments.reads_objects()
-    }
-
     /// Determines the next item. A position that the follower claims is compared with this log first.
     fn coming(&mut self) -> Result<Coming> {
         loop {

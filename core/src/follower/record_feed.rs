@@ -232,16 +232,6 @@ impl RecordFeed {
         }
     }
 
-    /// See [`FollowSource::comes_from_files`](super::source::FollowSource::comes_from_files).
-    pub(crate) fn comes_from_files(&self) -> bool {
-        match self.position {
-            Position::Begins(_) => !self.view.segments.reads_objects(),
-            // The record before the next one is compared.
-            Position::Claimed(behind) => self.view.is_in_files(behind.next.previous()),
-            Position::Behind(behind) => self.view.is_in_files(behind.next),
-        }
-    }
-
     /// See [`FollowSource::next_bytes`](super::source::FollowSource::next_bytes).
     pub(crate) fn next_bytes(&mut self) -> Result<Option<usize>> {
         if matches!(self.position, Position::Begins(_)) {

@@ -174,16 +174,6 @@ impl FollowSource {
         }
     }
 
-    /// Whether the next item is made of files here, and not of what may be in the object store alone. Where it depends on payload slices,
-    /// this does not say so. Blocks on the disk.
-    #[doc(hidden)]
-    pub fn comes_from_files(&self) -> bool {
-        match &self.feed {
-            Feed::Entries(feed) => feed.comes_from_files(),
-            Feed::Records(feed) => feed.comes_from_files(),
-        }
-    }
-
     /// Whether this is a feed of one named log: see [`Log::follow`](crate::Log::follow). It copies small batches, to
     /// make entries of them.
     pub fn is_of_one_log(&self) -> bool {

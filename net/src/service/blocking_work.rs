@@ -7,10 +7,6 @@
 //!                                   │ leaves the line   until then
 //! ```
 //!
-//! Records can be in the object store alone. To read these takes no turn but a place among such reads ([`run_reading`]): while the store
-//! does not answer, they delay each other, and nobody who reads files. Only in its turn a read finds out where its records are, because
-//! that may take a look at the disk.
-//!
 //! Work that costs a client next to nothing to request is paced ([`run_paced`]). It takes a place before its turn.
 //! Afterwards the place stays taken for three times as long as the work took. So the paced jobs use at most a quarter
 //! of the time of as many processors as there are places. Only one job of each connection waits for a place at a time:
@@ -19,9 +15,7 @@
 //! Invariants:
 //! - a separate task waits for the turn and uses it at once. HTTP/2 does not poll a body whose client gives no window:
 //!   a turn that was granted to that body would stay unused as long as the client likes;
-//! - nothing waits for the object store in a turn;
-//! - every caller takes memory before the turn: a job with a turn waits for nothing. A read of the object store takes it
-//!   once it has a place. A job with a place waits only for
+//! - every caller takes memory before the turn: a job with a turn waits for nothing. A job with a place waits only for
 //!   a turn; the number of places bounds its memory.
 //!
 //! Must not know: what the work is.
@@ -30,15 +24,12 @@ use crate::listener::auth::tokens::{Payer, Resource, Share};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// A place rests for this multiple of its work's time,
 const RESTS: u32 = 3;
 /// and at most for this long: a process that was stopped during the work did not work for that time.
 const REST_MAX: Duration = Duration::from_secs(1);
-
-/// A read of the object store waits for memory with a place, which others want, for this long.
-const MEMORY_WAIT: Duration = Duration::from_secs(5);
 
 /// A task that ends with its handle.
 struct Task<T>(JoinHandle<T>);
@@ -68,53 +59,6 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     };
     let mut task = Task(tokio::spawn(working));
     (&mut task.0).await?
-}
-
-/// Reads from `source` on a thread that may block, with memory that was taken for the answer: in a turn if what is read is in files, else
-/// in a place among the reads of the object store. `is_in_files` says so, and may read the disk.
-///
-/// # Errors
-/// The runtime is shutting down, or the work has panicked.
-pub(crate) async fn run_reading<S: Send + 'static, T: Send + 'static>(
-    payer: &Arc<Payer>,
-    source: S,
-    ahead: Option<Share>,
-    is_in_files: impl FnOnce(&S) -> bool + Send + 'static,
-    read: impl FnOnce(S, Option<Share>) -> T + Send + 'static,
-) -> Result<T, JoinError> {
-    let trying = run_blocking(payer, move || match is_in_files(&source) {
-        true => Ok(read(source, ahead)),
-        false => Err((source, ahead, read)),
-    });
-    let (source, ahead, read) = match trying.await? {
-        Ok(done) => return Ok(done),
-        Err(cold) => cold,
-    };
-    let payer = payer.clone();
-    let working = async move {
-        let (place, ahead) = cold_place(&payer, ahead).await;
-        let working = spawn_blocking(move || {
-            let _held = place;
-            read(source, ahead)
-        });
-        working.await
-    };
-    let mut task = Task(tokio::spawn(working));
-    (&mut task.0).await?
-}
-
-/// Waits for a place among the reads of the object store, and then for as much memory again as was taken. In line, a read holds no memory
-/// that readers of files need; and without memory the place is given to others.
-async fn cold_place(payer: &Arc<Payer>, ahead: Option<Share>) -> (Share, Option<Share>) {
-    let pieces = ahead.as_ref().map(Share::amount);
-    drop(ahead);
-    loop {
-        let place = payer.take(Resource::ColdReads, 1).await;
-        let Some(pieces) = pieces else { return (place, None) };
-        if let Ok(ahead) = timeout(MEMORY_WAIT, payer.take(Resource::Answers, pieces)).await {
-            return (place, Some(ahead));
-        }
-    }
 }
 
 /// As [`run_blocking`], in a place that rests for [`RESTS`] times as long as the work takes, also if the caller is
@@ -153,9 +97,9 @@ pub(crate) mod tests {
     use super::*;
     use crate::listener::auth::tokens::{Accounts, RESOURCES};
     use crate::listener::memory_budget::Budget;
-    use crate::service::tail::tests::Silence;
     use futures_util::FutureExt as _;
     use std::pin::pin;
+    use tokio::time::timeout;
     use tokio_stream::{Stream, StreamExt as _};
 
     /// The number of tasks: a test's runtime has no others than those of [`run_blocking`] that wait for a turn or work.
@@ -195,45 +139,6 @@ pub(crate) mod tests {
         drop(others);
         let others = timeout(Duration::from_secs(5), payer.take(Resource::Turns, ALL)).await;
         assert!(others.is_ok(), "keeps a turn and does not use it");
-    }
-
-    /// Polls this until it reads in the store, which is silent. Turns are free meanwhile.
-    pub(crate) async fn keeps_no_turn<T>(
-        payer: &Arc<Payer>,
-        store: Silence,
-        asking: impl Future<Output = T>,
-    ) -> T {
-        const ALL: usize = 1 << 20; // more than exist counts as all
-        const LONG: Duration = Duration::from_secs(60);
-        let mut asking = pin!(asking);
-        tokio::select! {
-            _ = &mut asking => panic!("it came from files"),
-            () = store.asked() => {}
-        }
-        let turns = timeout(LONG, payer.take(Resource::Turns, ALL)).await;
-        assert!(turns.is_ok(), "keeps a turn while it waits for the store");
-        let places = payer.take(Resource::ColdReads, ALL).now_or_never();
-        assert!(places.is_none(), "reads in the store without a place");
-        drop((turns, store));
-        asking.await
-    }
-
-    /// Readers of files go on while all places for reads of the store are taken; those of the store wait.
-    #[tokio::test]
-    async fn reads_of_the_store_delay_no_reads_of_files() {
-        let payer = Budget::default().payer_of(&http::Extensions::new());
-        let places = payer.take(Resource::ColdReads, 1 << 20).await;
-        let add = |source: i32, _: Option<Share>| source + 1;
-        let memory = payer.take(Resource::Answers, 1 << 20).await;
-        assert_eq!(run_reading(&payer, 1, Some(memory), |_| true, add).await.unwrap(), 2);
-        let memory = payer.take(Resource::Answers, 1 << 20).await;
-        let mut cold = Box::pin(run_reading(&payer, 2, Some(memory), |_| false, add));
-        assert!(timeout(Duration::from_millis(50), &mut cold).await.is_err(), "needs no place");
-        drop(payer.take(Resource::Turns, 1 << 20).await);
-        let memory = timeout(Duration::from_secs(60), payer.take(Resource::Answers, 1 << 20)).await;
-        assert!(memory.is_ok(), "holds memory while it waits for a place");
-        drop((places, memory));
-        assert_eq!(cold.await.unwrap(), 3);
     }
 
     /// A job of 100 ms frees its place 300 ms after its end, also if its caller is gone; the turn itself is free at

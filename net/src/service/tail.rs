@@ -96,76 +96,12 @@ pub(crate) async fn more(
 pub(crate) mod tests {
     use super::*;
     use chiplog::Options;
-    use chiplog::Start;
-    use chiplog::vault::{HookedVault, MemoryVault, Vault};
+    use chiplog::vault::{MemoryVault, Vault};
     use std::path::Path;
-    use std::sync::mpsc::{Sender, channel};
-    use tokio::sync::Notify;
-
-    /// A log of which records are in the object store alone, which can be silent.
-    pub(crate) struct ColdLog {
-        pub(crate) log: Log,
-        vault: Arc<HookedVault>,
-    }
-
-    /// The store returns nothing while this exists.
-    pub(crate) struct Silence {
-        asked: Arc<Notify>,
-        _end: Sender<()>,
-    }
-
-    impl ColdLog {
-        /// Its oldest records are in no file.
-        pub(crate) async fn open(dir: &Path) -> Self {
-            let vault = Arc::new(HookedVault::new(Arc::new(MemoryVault::default())));
-            let options = Options::with_segment_bytes(128 << 10).sessions_max(8).session_window(4);
-            let options = options.vault(vault.clone() as Arc<dyn Vault>).object_bytes(64 << 10);
-            let log = Log::open(dir, options.local_bytes(256 << 10)).unwrap();
-            log.append(&[7; 3000]).unwrap();
-            while log.reader(Start::First).unwrap().is_in_files() {
-                log.append(&[7; 3000]).unwrap();
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            Self { log, vault }
-        }
-
-        /// All of its records are in payload slices, and none in memory.
-        pub(crate) async fn with_payload_slices(dir: &Path) -> Self {
-            let vault = Arc::new(HookedVault::new(Arc::new(MemoryVault::default())));
-            let log = log_with_payload_slices_in(dir, vault.clone()).await;
-            log.append(&[7; 3000]).unwrap();
-            log.close().unwrap();
-            Self { log: log_with_payload_slices_in(dir, vault.clone()).await, vault }
-        }
-
-        pub(crate) fn silence(&self) -> Silence {
-            let (end, ended) = channel::<()>();
-            let asked = Arc::new(Notify::new());
-            let noted = asked.clone();
-            self.vault.set(move |call, _| {
-                if call == "get" {
-                    noted.notify_one();
-                    let _ = ended.recv();
-                }
-                Ok(())
-            });
-            Silence { asked, _end: end }
-        }
-    }
-
-    impl Silence {
-        /// Waits until something is read in the store.
-        pub(crate) async fn asked(&self) {
-            self.asked.notified().await;
-        }
-    }
 
     /// A log whose records are in payload slices.
     pub(crate) async fn log_with_payload_slices(dir: &Path) -> Log {
-        log_with_payload_slices_in(dir, Arc::new(MemoryVault::default())).await
-    }
-
-    async fn log_with_payload_slices_in(dir: &Path, vault: Arc<dyn Vault>) -> Log {
+        let vault: Arc<dyn Vault> = Arc::new(MemoryVault::default());
         let options = Options::with_segment_bytes(1 << 20).vault(vault);
         let options = options.slice_interval(Some(Duration::from_millis(10))).payload_slices(true);
         let log = Log::open(dir, options).unwrap();

@@ -92,13 +92,6 @@ impl Log {
         shown.collect()
     }
 
-    /// Whether a search for the first record of this time or later looks only into files, and not into objects.
-    #[doc(hidden)]
-    pub fn is_time_in_files(&self, time: Timestamp) -> bool {
-        let segments = &self.view.segments;
-        !segments.reads_objects() || segments.oldest().is_some_and(|oldest| oldest.first_timestamp < time)
-    }
-
     /// Whether an object of this number is in the object store, and has records of this log that are not discarded. Does not wait for the
     /// object store.
     #[doc(hidden)]

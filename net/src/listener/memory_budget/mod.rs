@@ -44,9 +44,6 @@ pub(crate) const UNPACKED_AT_ONCE_MAX: usize = 64 << 10;
 /// Requests to the object store at a time, for copies: of a connection, an address and a token, and in total. Each holds up to 4 MiB
 /// of the memory for answers.
 const OBJECT_REQUESTS: Caps = [4, 8, 8, 16];
-/// Reads of records that can be in the object store alone, at a time: of a connection, an address and a token, and in total. Each occupies
-/// a thread for as long as the store does not answer, so they are few beside the threads that may block.
-const COLD_READS: Caps = [16, 16, 16, 32];
 /// Practically never.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
@@ -117,7 +114,6 @@ impl BudgetLimits {
             [usize::MAX, usize::MAX, self.connections_per_token.max(1), usize::MAX],
             [usize::MAX, tokenless_of_address, usize::MAX, tokenless],
             OBJECT_REQUESTS,
-            COLD_READS,
         ]
     }
 }

@@ -10,7 +10,7 @@
 use crate::listener::auth::tokens::Payer;
 use crate::served::caller::Caller;
 use crate::served::log_slot::{Feeding as Counted, LogSlot, status_of};
-use crate::service::blocking_work::run_reading;
+use crate::service::blocking_work::run_blocking;
 use crate::service::tail::{CameAt, is_in_memory, may_refer, more};
 use crate::service::zero_copy::{
     Answers, EncodeFrame, FrameWriter, Memory, SHARED_BYTES_MIN, ahead, pay, settle,
@@ -270,31 +270,22 @@ impl Feeding {
                 bytes_max = feed.next_bytes()?.map_or(bytes_max, |bytes| bytes.max(TAIL_BYTES));
             }
             loop {
-                let mut ahead = Some(ahead(&payer, memory_of(bytes_max, FollowSource::ENTRIES_MAX)).await);
+                let mut ahead = ahead(&payer, memory_of(bytes_max, FollowSource::ENTRIES_MAX)).await;
                 let (taken, at_tail);
                 (feed, ahead, taken, at_tail) = if is_new(&feed) {
                     let (taken, at_tail) = take(&mut feed, bytes_max);
                     (feed, ahead, taken, at_tail)
                 } else {
-                    let refers = may_refer(&log);
-                    let read = move |mut feed: Box<FollowSource>, ahead| {
+                    let reading = run_blocking(&payer, move || {
                         let (taken, at_tail) = take(&mut feed, bytes_max);
                         (feed, ahead, taken, at_tail)
-                    };
-                    let reading = run_reading(
-                        &payer,
-                        feed,
-                        ahead,
-                        move |feed| !refers && feed.comes_from_files(),
-                        read,
-                    );
+                    });
                     reading.await.map_err(|_| gone())?
                 };
                 match taken? {
                     Taken::Nothing => return Ok((feed, None, at_tail)),
                     Taken::Frame(frame) => {
-                        let bytes = memory_of(frame.bytes(), blocks(&frame));
-                        let memory = ahead.and_then(|share| settle(share, bytes)).flatten();
+                        let memory = settle(ahead, memory_of(frame.bytes(), blocks(&frame))).flatten();
                         return Ok((feed, Some((frame, memory)), at_tail));
                     }
                     Taken::Larger { bytes, restart } => {
@@ -435,8 +426,8 @@ impl EncodeFrame for Reply {
 mod tests {
     use super::*;
     use crate::listener::memory_budget::Budget;
-    use crate::service::blocking_work::tests::{frees_its_turn, keeps_no_turn, read_until_idle, work_ends};
-    use crate::service::tail::tests::{ColdLog, log_with_payload_slices};
+    use crate::service::blocking_work::tests::{frees_its_turn, read_until_idle, work_ends};
+    use crate::service::tail::tests::log_with_payload_slices;
     use crate::wire::proto::v1::FollowResponse;
     use chiplog::Options;
     use futures_util::FutureExt as _;
@@ -454,24 +445,6 @@ mod tests {
         assert!(replies.next().await.unwrap().unwrap().frame.is_none());
         frees_its_turn(&payer, replies.next()).await;
         assert!(replies.next().await.unwrap().unwrap().frame.is_some());
-    }
-
-    /// A few copies stopped all feeds and readers while the store did not return the payload of entries.
-    #[tokio::test]
-    async fn feed_of_the_store_keeps_no_turn() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = LogSlot::new();
-        let cold = ColdLog::with_payload_slices(dir.path()).await;
-        host.open(cold.log.clone());
-        let payer = Budget::default().payer_of(&http::Extensions::new());
-        let request = FollowRequest { start: Some(Asked::Oldest(true)), ..FollowRequest::default() };
-        let mut replies = begin(&host, &Caller::default(), &request, 1 << 20, payer.clone()).await.unwrap();
-        assert!(replies.next().await.unwrap().unwrap().frame.is_none());
-        let state = replies.next().await.unwrap().unwrap();
-        assert!(matches!(state.frame, Some(FollowMessage::State(_))), "{state:?}");
-        work_ends().await;
-        let reply = keeps_no_turn(&payer, cold.silence(), replies.next()).await.unwrap().unwrap();
-        assert!(matches!(reply.frame, Some(FollowMessage::Entries(_))), "{reply:?}");
     }
 
     /// The same for a stream at the tail whose follower read nothing for long: it read from the disk on a runtime

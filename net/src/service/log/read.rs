@@ -14,7 +14,7 @@
 
 use crate::listener::auth::tokens::Payer;
 use crate::served::log_slot::{LogSlot, status_of};
-use crate::service::blocking_work::run_reading;
+use crate::service::blocking_work::run_blocking;
 use crate::service::tail::{CameAt, Waiting, is_in_memory, may_refer, more};
 use crate::service::zero_copy::{Answers, Memory, SHARED_BYTES_MIN, ahead, pay, settle};
 use crate::wire::proto::v1::read_request::Start as Asked;
@@ -226,13 +226,12 @@ impl Reading {
         let (log, payer) = (self.log.clone(), self.payer.clone());
         let opening = async move {
             match start {
-                // This searches a segment, or an object.
-                Start::Timestamp(time) => {
+                // This searches a segment.
+                Start::Timestamp(_) => {
                     let mut waiting = Waiting::default();
                     loop {
-                        let in_files = move |log: &Log| log.is_time_in_files(time);
-                        let open = move |log: Log, _| log.reader_that_fails_at_once(start);
-                        let opening = run_reading(&payer, log.clone(), None, in_files, open);
+                        let log = log.clone();
+                        let opening = run_blocking(&payer, move || log.reader_that_fails_at_once(start));
                         let opened = opening.await.map_err(|_| gone())?;
                         let Some(pause) = opened.as_ref().err().and_then(|error| waiting.pause(error)) else {
                             return opened;
@@ -320,15 +319,7 @@ impl Reading {
                 let (mut got, ahead) = if is_in_memory(&log, came, || reader.is_in_files()) {
                     (collect(reader, limits), ahead)
                 } else {
-                    let refers = may_refer(&log);
-                    let read = move |reader, ahead| (collect(reader, limits), ahead);
-                    let reading = run_reading(
-                        &payer,
-                        reader,
-                        ahead,
-                        move |reader| !refers && reader.is_in_files(),
-                        read,
-                    );
+                    let reading = run_blocking(&payer, move || (collect(reader, limits), ahead));
                     reading.await.map_err(|_| gone())?
                 };
                 if got.batches.is_empty()
@@ -441,8 +432,8 @@ mod tests {
     use super::*;
     use crate::listener::auth::tokens::Resource;
     use crate::listener::memory_budget::Budget;
-    use crate::service::blocking_work::tests::{frees_its_turn, keeps_no_turn, read_until_idle, work_ends};
-    use crate::service::tail::tests::{ColdLog, log_with_payload_slices};
+    use crate::service::blocking_work::tests::{frees_its_turn, read_until_idle, work_ends};
+    use crate::service::tail::tests::log_with_payload_slices;
     use chiplog::Options;
     use futures_util::FutureExt as _;
     use tokio_stream::StreamExt as _;
@@ -471,29 +462,6 @@ mod tests {
         let mut replies = begun(&log, false, &payer).await;
         frees_its_turn(&payer, replies.next()).await;
         assert_eq!(replies.next().await.unwrap().unwrap().batches.len(), 1);
-    }
-
-    /// A few readers of old records stopped all readers of files while the store did not answer.
-    #[tokio::test]
-    async fn reader_of_the_store_keeps_no_turn() {
-        let dir = tempfile::tempdir().unwrap();
-        let cold = ColdLog::open(dir.path()).await;
-        let payer = Budget::default().payer_of(&http::Extensions::new());
-        // A search by time looks into an object.
-        let request = ReadRequest { start: Some(Asked::TimestampNanos(1)), ..ReadRequest::default() };
-        let mut replies = stream(LogSlot::new(), cold.log.clone(), &request, 1 << 20, payer.clone()).unwrap();
-        let reply = keeps_no_turn(&payer, cold.silence(), replies.next()).await;
-        assert_eq!(reply.unwrap().unwrap().next, Some(Index(1)));
-        drop(replies);
-        work_ends().await;
-        drop(cold);
-
-        let dir = tempfile::tempdir().unwrap();
-        let cold = ColdLog::open(dir.path()).await;
-        let store = cold.silence();
-        let mut replies = begun(&cold.log, false, &payer).await;
-        let reply = keeps_no_turn(&payer, store, replies.next()).await;
-        assert_eq!(reply.unwrap().unwrap().batches[0].first(), Index(1));
     }
 
     /// A reader at the tail whose client read nothing for long read the new records from the disk on a runtime thread.

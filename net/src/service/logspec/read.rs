@@ -17,7 +17,7 @@ use crate::listener::auth::tokens::Payer;
 use crate::listener::memory_budget::UNPACKED_AT_ONCE_MAX;
 use crate::served::gauges::{Counted, Open};
 use crate::served::log_slot::status_of;
-use crate::service::blocking_work::{run_blocking, run_reading};
+use crate::service::blocking_work::run_blocking;
 use crate::service::tail::{CameAt, Waiting, is_in_memory, may_refer, more};
 use crate::service::zero_copy::{Answers, Memory, ahead, pay, settle};
 use crate::wire::proto::logspec::ReadRequest;
@@ -135,13 +135,11 @@ impl Reading {
             let collected = if is_in_memory(&self.log, self.came, || reader.is_in_files()) {
                 collection.collect(&mut reader, &limits)
             } else {
-                let (limits, refers) = (limits.clone(), may_refer(&self.log));
-                let read = move |mut reader, ahead| {
+                let limits = limits.clone();
+                let work = run_blocking(&self.payer, move || {
                     let collected = collection.collect(&mut reader, &limits);
                     (collected, collection, reader, ahead)
-                };
-                let in_files = move |reader: &Reader| !refers && reader.is_in_files();
-                let work = run_reading(&self.payer, reader, ahead, in_files, read);
+                });
                 let collected;
                 (collected, collection, reader, ahead) = work.await.map_err(gone)?;
                 collected
@@ -341,8 +339,8 @@ mod tests {
     use super::*;
     use crate::listener::memory_budget::Budget;
     use crate::served::log_slot::LogSlot;
-    use crate::service::blocking_work::tests::{frees_its_turn, keeps_no_turn, read_until_idle};
-    use crate::service::tail::tests::{ColdLog, log_with_payload_slices};
+    use crate::service::blocking_work::tests::{frees_its_turn, read_until_idle};
+    use crate::service::tail::tests::log_with_payload_slices;
     use chiplog::{BatchBuilder, Codec, Options};
     use tokio_stream::StreamExt as _;
 
@@ -365,21 +363,6 @@ mod tests {
             assert!(matches!(replies.next().await, Some(Ok(Reply::Entries { .. }))));
             assert_eq!(read_until_idle(&mut replies).await, 0, "nothing was written");
         }
-    }
-
-    /// A few readers of old records stopped all readers of files while the store did not answer.
-    #[tokio::test]
-    async fn reader_of_the_store_keeps_no_turn() {
-        let dir = tempfile::tempdir().unwrap();
-        let cold = ColdLog::open(dir.path()).await;
-        let host = LogSlot::new();
-        host.open(cold.log.clone());
-        let payer = Budget::default().payer_of(&http::Extensions::new());
-        let service = LogspecService::new(host, Limits::default());
-        let store = cold.silence();
-        let mut replies = service.replies(cold.log.clone(), &ReadRequest { next_index: 1 }, payer.clone());
-        let reply = keeps_no_turn(&payer, store, replies.next()).await;
-        assert!(matches!(reply, Some(Ok(Reply::Entries { .. }))));
     }
 
     /// The newest records of a log with payload slices may be in the object store alone: reading them blocked a runtime thread.

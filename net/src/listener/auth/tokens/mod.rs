@@ -57,8 +57,8 @@ pub(crate) enum Resource {
     Answers,
     /// Calls.
     Streams,
-    /// Turns to read the disk or to decompress. Taken in
-    /// [`blocking_work`](crate::service::blocking_work) alone.
+    /// Turns to read the disk or to decompress. Taken by
+    /// [`run_blocking`](crate::service::blocking_work::run_blocking) alone.
     Turns,
     /// Places for paced work. Taken by [`run_paced`](crate::service::blocking_work::run_paced) alone.
     Paced,
@@ -68,12 +68,9 @@ pub(crate) enum Resource {
     Tokenless,
     /// Requests to the object store.
     Objects,
-    /// Reads of records that can be in the object store alone. Taken by
-    /// [`run_reading`](crate::service::blocking_work::run_reading) alone.
-    ColdReads,
 }
 
-pub(crate) const RESOURCES: usize = 9;
+pub(crate) const RESOURCES: usize = 8;
 
 /// The accounts of a payer, the smallest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
