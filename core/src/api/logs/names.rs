@@ -269,9 +269,11 @@ impl Logs {
     /// valid. The name can be created again: that is another log, with another number.
     ///
     /// # Errors
-    /// `NotFound`. `Unavailable`: no majority confirms which log has the name; or it is deleted, as the message then says, and its
-    /// group has yet to drop its records: it does not run here, or could not. Its leader does so with the next [`Logs::settle`], the next
-    /// creation in that group, or once the directory is opened again. Those of [`Log::append`]; it is safe to retry.
+    /// `NotFound`: there is no such log; so says a repeated call, too, if the earlier one took effect. `Unavailable`: no majority confirms
+    /// which log has the name; or it is deleted, as the message then says, and its group has yet to drop its records: it does not run here,
+    /// or could not. Its leader does so with the next [`Logs::settle`], the next creation in that group, or once the directory is opened
+    /// again. `Timeout`: the system log gave no answer within 5 s, and the log may still be deleted. Those of [`Log::append`]; it is safe
+    /// to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
         let CatalogueEntry { number, id, group, .. } = self.remove_entry(name, None)?;
         // It is deleted. The leader of its group drops its records.
