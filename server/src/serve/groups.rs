@@ -299,18 +299,25 @@ impl Groups {
     /// server is certain that it alone makes the system log. A failure is reported, and tried again while this process
     /// runs and the server is alone.
     pub(super) fn begin(&self) {
-        let _one = self.opening();
         if self.inner.config.groups == 0 || self.inner.slot.named().is_some() {
             return;
         }
+        let checked = self.check_no_earlier();
+        let _one = self.opening();
+        if self.inner.slot.named().is_some() {
+            return;
+        }
         self.inner.founds.store(true, Ordering::Relaxed);
-        if let Err(error) = self.make_system() {
+        if let Err(error) = checked.and_then(|()| self.make_system()) {
             self.report(SYSTEM, Task::Make, &format!("the system log cannot be made: {error}"));
         }
     }
 
-    /// Makes the system log of a new cluster. Called under the lock.
-    fn make_system(&self) -> chiplog::Result<()> {
+    /// Checks that no groups of an earlier catalogue are here. Called without the lock once the server follows groups: a disk can hang.
+    ///
+    /// # Errors
+    /// `Diverged`. Those of [`Self::find`].
+    fn check_no_earlier(&self) -> chiplog::Result<()> {
         for group in 1..=GROUPS_MAX {
             let Some(path) = self.find(group)? else { continue };
             let what = format!(
@@ -320,6 +327,11 @@ impl Groups {
             );
             return Err(Error::new(ErrorKind::Diverged, what));
         }
+        Ok(())
+    }
+
+    /// Makes the system log of a new cluster. Called under the lock, once no groups were found here: those come only with a system log.
+    fn make_system(&self) -> chiplog::Result<()> {
         let system = self.start(SYSTEM, Bootstrap::Init)?;
         self.serve(SYSTEM, &system)?;
         self.inner.founds.store(false, Ordering::Relaxed);
