@@ -25,8 +25,9 @@
 //! - A system log is made by a server that is its cluster alone, before clients and other servers can change the members, or
 //!   by one that every member has let (`late.rs`). Nothing in their directories may tell of an earlier one.
 //! - The threads that follow the groups do not wait for the disk of a group, which can hang for ever (`opening.rs`).
-//! - A group's directory is renamed only if the catalogue knows another log by its number. A call of another server is no
-//!   reason. It is removed only if the group was moved to other servers (`elsewhere.rs`).
+//! - A group's directory is renamed only if the catalogue knows another log by its number, or the group does without the replica in it:
+//!   that has learned of its removal, or the group's leader, confirmed by a majority, says so (`hosting.rs`). That another server asks for a
+//!   replica is no reason. A directory is removed only if the group was moved to other servers (`elsewhere.rs`).
 //!
 //! Must not know: services, clients.
 
