@@ -8,7 +8,8 @@
 //!   majorities are asked without. So one that is made later is made for a later decision, in a directory of its own; and a later
 //!   decision that it is to run here again does not find the old one.
 //! - A replica is closed, and its files are removed, on a thread of its own, and without that lock: its disk can hang for ever. Until that is
-//!   done, its group alone is neither opened nor made here. Nothing waits for the thread; the next start does the rest.
+//!   done, its group is neither opened nor made here; others are, unless it hangs while it notes that the directory has another name
+//!   (`directories.rs`). Nothing else waits for the thread; the next start does the rest.
 
 use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, label};
 use chiplog::cluster::{Member, Role};

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - The disk of a group can hang for ever. So while the server runs, a replica of a group is opened or made on a thread of its own, and
-//!   without the lock `opening`. Nothing waits for that thread for long: what follows the groups looks at its result later.
+//!   without the lock `opening`. Nothing waits for that thread for long, except the other such threads while it looks for its directory
+//!   (`directories.rs`): what follows the groups looks at its result later.
 //! - One thread at a time opens or makes the replica of a group, and none while one is served or is being closed: it has claimed the group.
 //! - A replica is served only while the server is not shutting down. That is looked at under the lock, which the shutdown takes before it
 //!   closes those that are served; the thread closes any other one itself.
@@ -101,7 +102,11 @@ impl Groups {
         for group in closed {
             if let Some(since) = self.claimed_since(group) {
                 if since.elapsed() >= OPEN_AGAIN {
-                    self.report(group, Task::Open, "it is still being opened or made: its disk may hang");
+                    self.report(
+                        group,
+                        Task::Open,
+                        "it is still being opened or made: its disk may hang, or one of `group_directories`",
+                    );
                 }
                 continue;
             }
