@@ -142,7 +142,8 @@ pub(crate) struct CatalogueEntry {
 #[derive(Debug)]
 struct DeletedLog {
     id: LogId,
-    /// The name that it had. None: this was read from a snapshot of an earlier version, which does not have it.
+    /// The name that it had. None: this was read from a snapshot of an earlier version, which does not have it; or the cluster was
+    /// restored, and the name was not in the backup.
     name: Option<String>,
 }
 
@@ -268,13 +269,16 @@ impl Catalogue {
         self.deleted_ids.get(&id).copied()
     }
 
-    /// A deleted log that had this name before, or one whose name is not known, and that may still be in its group.
+    /// A deleted log that had this name before, and that may still be in its group. If no log has the name now, also one whose name is not
+    /// known. Else not: it was deleted before the log with the name was created, and that awaited it, or nobody can have found it since the
+    /// cluster was restored.
     pub(crate) fn deleted_as(&self, name: &str) -> Option<LogId> {
         let first_of = |name: Option<String>| {
             let mut all = self.deleted_names.range((name.clone(), LogId(0))..=(name, LogId(u128::MAX)));
             all.next().map(|(_, id)| *id)
         };
-        first_of(Some(name.to_owned())).or_else(|| first_of(None))
+        let unnamed = || first_of(None).filter(|_| !self.names.contains_key(name));
+        first_of(Some(name.to_owned())).or_else(unnamed)
     }
 
     /// Takes the names of deleted logs from a catalogue that this one, read from a snapshot, replaces.

@@ -224,10 +224,6 @@ impl Backup {
         {
             return Ok(moved());
         }
-        if let Some(error) = lacking.filter(|_| chain.slices.is_empty()) {
-            // A damaged slice is not an absent one.
-            return Err(chain.faults.iter().next().map_or(error, |(name, why)| damaged(log, name, why)));
-        }
         let replaced = match (&looks.unsound, &left_out) {
             (Some(Unsound { why, .. }), Some(object)) => {
                 let upto = match end_of(vault, lineage.owner(object.0), object) {
@@ -246,6 +242,10 @@ impl Backup {
             }
             _ => None,
         };
+        if let Some(error) = lacking.filter(|_| chain.slices.is_empty()) {
+            // A damaged slice is not an absent one.
+            return Err(chain.faults.iter().next().map_or(error, |(name, why)| damaged(log, name, why)));
+        }
         let tail = tail::behind(vault, log, &payloads, &slices, &chain, end)?;
         if (tail.is_left_out || tail.fills_gap) && !looks.is_last && has_gained(vault, log, &slices, log_end)?
         {

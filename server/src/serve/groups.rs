@@ -25,8 +25,9 @@
 //! - A system log is made by a server that is its cluster alone, before clients and other servers can change the members, or
 //!   by one that every member has let (`late.rs`). Nothing in their directories may tell of an earlier one.
 //! - The threads that follow the groups do not wait for the disk of a group, which can hang for ever (`opening.rs`).
-//! - A group's directory is renamed only if the catalogue knows another log by its number. A call of another server is no
-//!   reason. It is removed only if the group was moved to other servers (`elsewhere.rs`).
+//! - A group's directory is renamed only if the catalogue knows another log by its number, or the group does without the replica in it:
+//!   that has learned of its removal, or the group's leader, confirmed by a majority, says so (`hosting.rs`). That another server asks for a
+//!   replica is no reason. A directory is removed only if the group was moved to other servers (`elsewhere.rs`).
 //!
 //! Must not know: services, clients.
 
@@ -299,18 +300,25 @@ impl Groups {
     /// server is certain that it alone makes the system log. A failure is reported, and tried again while this process
     /// runs and the server is alone.
     pub(super) fn begin(&self) {
-        let _one = self.opening();
         if self.inner.config.groups == 0 || self.inner.slot.named().is_some() {
             return;
         }
+        let checked = self.check_no_earlier();
+        let _one = self.opening();
+        if self.inner.slot.named().is_some() {
+            return;
+        }
         self.inner.founds.store(true, Ordering::Relaxed);
-        if let Err(error) = self.make_system() {
+        if let Err(error) = checked.and_then(|()| self.make_system()) {
             self.report(SYSTEM, Task::Make, &format!("the system log cannot be made: {error}"));
         }
     }
 
-    /// Makes the system log of a new cluster. Called under the lock.
-    fn make_system(&self) -> chiplog::Result<()> {
+    /// Checks that no groups of an earlier catalogue are here. Called without the lock once the server follows groups: a disk can hang.
+    ///
+    /// # Errors
+    /// `Diverged`. Those of [`Self::find`].
+    fn check_no_earlier(&self) -> chiplog::Result<()> {
         for group in 1..=GROUPS_MAX {
             let Some(path) = self.find(group)? else { continue };
             let what = format!(
@@ -320,6 +328,11 @@ impl Groups {
             );
             return Err(Error::new(ErrorKind::Diverged, what));
         }
+        Ok(())
+    }
+
+    /// Makes the system log of a new cluster. Called under the lock, once no groups were found here: those come only with a system log.
+    fn make_system(&self) -> chiplog::Result<()> {
         let system = self.start(SYSTEM, Bootstrap::Init)?;
         self.serve(SYSTEM, &system)?;
         self.inner.founds.store(false, Ordering::Relaxed);

@@ -288,12 +288,9 @@ impl Server {
         }
         let (transport, host, groups) = (self.transport, self.host, self.groups);
         let close = tokio::task::spawn_blocking(move || {
-            // Again: one can have been opened for another server meanwhile.
-            let replicas: Vec<Log> =
-                groups.last_replicas().into_iter().chain(host.opened().cloned()).collect();
-            let closed: Vec<chiplog::Result<()>> = replicas.iter().map(Log::close).collect();
+            let closed = close_all(host.opened(), &groups);
             transport.close();
-            closed.into_iter().collect::<chiplog::Result<()>>()
+            closed
         });
         match tokio::time::timeout(left(), close).await {
             Ok(Ok(closed)) => closed.map_err(Failure::from),
@@ -304,6 +301,17 @@ impl Server {
             }
         }
     }
+}
+
+/// Closes the default log, and then all other replicas that are open. In this order: one of those can still be opened for another server,
+/// or its disk can hang.
+///
+/// # Errors
+/// Those of [`Log::close`]: the first one. All were closed as far as that is possible.
+fn close_all(default: Option<&Log>, groups: &Groups) -> chiplog::Result<()> {
+    let default = default.map_or(Ok(()), Log::close);
+    let others: Vec<chiplog::Result<()>> = groups.last_replicas().iter().map(Log::close).collect();
+    std::iter::once(default).chain(others).collect()
 }
 
 /// Transfers leadership to another voter, if this replica leads and there is one.

@@ -20,7 +20,8 @@
 //! | nothing, and the rest shows that it was created later | it is there | is dropped by the group's leader |
 //! | it was deleted, and this catalogue is of a later time | it is there | gets the name `recovered-NUMBER`: it was deleted later, or shortly before |
 //!
-//! Invariants: a new log gets a number that no group ever had; each log and each group has an id that none had before.
+//! Invariants: a new log gets a number that no group ever had; each log and each group has an id that none had before. A log that its group
+//! is to drop keeps the name that it had, as far as one of the catalogues knows it: without it, it could be that of every new log.
 //!
 //! Must not know: files, blocks, who writes the records.
 
@@ -64,6 +65,15 @@ impl CutAt {
     /// The name of a log, or its number.
     fn name(&self, number: LogNumber) -> String {
         self.newest.by_number(number).map_or_else(|| number.to_string(), str::to_owned)
+    }
+}
+
+impl Catalogue {
+    /// The name that a log of this group has, or had before it was deleted, as far as it is known here.
+    fn name_in(&self, group: u32, number: LogNumber) -> Option<&str> {
+        let is_in = |name: &&str| self.names.get(*name).is_some_and(|entry| entry.group == group);
+        let deleted = || self.deleted.get(&(group, number)).and_then(|deleted| deleted.name.as_deref());
+        self.by_number(number).filter(is_in).or_else(deleted)
     }
 }
 
@@ -164,7 +174,9 @@ impl Catalogue {
                              had of it by then are left out"
                         ));
                     }
-                    made.add_deleted((group, *number), new_id()?, None);
+                    let newest = || cut.and_then(|cut| cut.newest.name_in(group, *number));
+                    let name = self.name_in(group, *number).or_else(newest).map(str::to_owned);
+                    made.add_deleted((group, *number), new_id()?, name);
                 }
                 None if !made.by_number.contains_key(number) => {
                     let name = made.unused_name(*number);
@@ -289,6 +301,10 @@ mod tests {
         ];
         assert_eq!(names, expected);
         assert_eq!(made.deleted.keys().copied().collect::<Vec<_>>(), [(1, LogNumber(3))]);
+        assert!(
+            made.deleted_as("deletedxx").is_some() && made.deleted_as("new").is_none(),
+            "it has its name"
+        );
         assert_eq!(made.next_number(), LogNumber(10), "no number is given twice");
         assert_eq!(made.groups.values().map(|id| id.0).collect::<Vec<_>>(), [11, 12, 13]);
         assert!(made.place(2).is_empty(), "the servers are gone");
@@ -331,6 +347,10 @@ mod tests {
             assert!(dropped(&made).starts_with(&[5]) && made.next_number() == LogNumber(7));
             assert_eq!(notes.len(), 3, "{notes:?}");
             assert!(notes.iter().any(|note| note.contains("log later was created after")), "{notes:?}");
+            // The newest catalogue has the name of 5; that of 6 is known nowhere.
+            let held = |name: &str| made.deleted_as(name).map(|id| made.deleted_ids[&id].1.0);
+            assert_eq!((held("later"), held("new")), (Some(5), goes_on.then_some(6)));
+            assert_eq!(held("kept"), None, "one that exists awaited it already");
         }
         // The catalogue at the time is discarded: the groups show which logs are newer, if their ends are stored.
         let all = catalogue(&[&begin[..], &[create("later", 1)]].concat());

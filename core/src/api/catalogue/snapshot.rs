@@ -30,7 +30,7 @@
 //!
 //! Invariants:
 //! - a snapshot is used only if all its parts are there, in order, each behind the one before;
-//! - a deleted log whose name is not there, as in a snapshot of an earlier version, counts as one of every name: see
+//! - a deleted log whose name is not there, as in a snapshot of an earlier version, counts as one of every name that no log has: see
 //!   [`Catalogue::deleted_as`].
 //!
 //! Must not know: files, blocks, who writes the records.

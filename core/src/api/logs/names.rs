@@ -4,7 +4,8 @@
 //! - a name decides only once a majority has confirmed it: a new leader can lack the newest records of the catalogue;
 //! - no creation succeeds, and none says that the log exists, while a deleted log of the name may still accept appends: a client could find
 //!   that one, and lose what it appends. If that one's group runs elsewhere, the caller of [`Logs::register`] asks there. A deleted log
-//!   whose name the catalogue does not know, from a snapshot of an earlier version, counts as one of every name;
+//!   whose name the catalogue does not know, from a snapshot of an earlier version or of a backup that lacks it, counts as one of every
+//!   name that no log has: the creation of one that exists awaited it;
 //! - creations beside each other get no more places than a group has; one whose outcome is unknown keeps its place until it is known;
 //! - a creation that is repeated after an unknown outcome makes no second log: of two records with one name the first counts.
 
@@ -170,8 +171,8 @@ impl Logs {
     }
 
     /// The log that had this name before, was deleted, and may still be in its group: it can accept appends until its group has dropped
-    /// it. Also a deleted log whose name is not known: a server of an earlier version deleted it, and did not keep its name. `None`: there
-    /// is none.
+    /// it. If no log has the name now, also a deleted log whose name is not known: a server of an earlier version deleted it, and did not
+    /// keep its name; or the cluster was restored of a backup that has the log and not its name. `None`: there is none.
     ///
     /// # Errors
     /// Those of reading the system log.
@@ -270,9 +271,11 @@ impl Logs {
     /// valid. The name can be created again: that is another log, with another number.
     ///
     /// # Errors
-    /// `NotFound`. `Unavailable`: no majority confirms which log has the name; or it is deleted, as the message then says, and its
-    /// group has yet to drop its records: it does not run here, or could not. Its leader does so with the next [`Logs::settle`], the next
-    /// creation in that group, or once the directory is opened again. Those of [`Log::append`]; it is safe to retry.
+    /// `NotFound`: there is no such log; so says a repeated call, too, if the earlier one took effect. `Unavailable`: no majority confirms
+    /// which log has the name; or it is deleted, as the message then says, and its group has yet to drop its records: it does not run here,
+    /// or could not. Its leader does so with the next [`Logs::settle`], the next creation in that group, or once the directory is opened
+    /// again. `Timeout`: the system log gave no answer within 5 s, and the log may still be deleted. Those of [`Log::append`]; it is safe
+    /// to retry.
     pub fn delete(&self, name: &str) -> Result<()> {
         let CatalogueEntry { number, id, group, .. } = self.remove_entry(name, None)?;
         // It is deleted. The leader of its group drops its records.
@@ -556,6 +559,7 @@ mod tests {
             let logs = opened(dir.path());
             let deleted = added(&logs, "far", 9);
             logs.unregister("far", Some(deleted)).unwrap();
+            logs.create("there").unwrap();
             let parts = logs.catalogue().unwrap().snapshot(LogId(7));
             for part in parts.iter().filter(|part| has_names || !part.is_of_names()) {
                 logs.inner.system.append(&part.encode()[..]).unwrap();
@@ -572,6 +576,10 @@ mod tests {
             }
             // Without its name it can be that of every log.
             assert_eq!(logs.create("near").is_ok(), has_names);
+            // Not of one that exists: its creation awaited the deleted log.
+            for exists in [logs.create("there").map(drop), logs.register("there").map(drop)] {
+                assert_eq!(exists.unwrap_err().kind(), ErrorKind::AlreadyExists);
+            }
             logs.forget_dropped(9, logs.being_dropped(deleted).unwrap().unwrap().1).unwrap();
             logs.create("far").unwrap();
         }

@@ -219,10 +219,13 @@ impl Replica {
 
 /// The disk space that the files of a directory use, and the objects among them that are kept whole.
 fn on_disk(dir: &Path) -> Result<(u64, WholeObjects)> {
-    let failed = |e| Failure::io("list", dir, &e);
+    sizes(dir).map_err(|e| Failure::io("list", dir, &e))
+}
+
+fn sizes(dir: &Path) -> io::Result<(u64, WholeObjects)> {
     let (mut bytes, mut whole) = (0, WholeObjects::default());
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
         // A file can be discarded meanwhile.
         let Ok(file) = entry.metadata() else { continue };
         bytes += file.blocks() * 512;
@@ -247,10 +250,18 @@ fn named_on_disk(dir: &Path) -> Result<Option<u64>> {
     for entry in entries {
         let entry = entry.map_err(failed)?;
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            bytes += on_disk(&entry.path())?.0;
+            bytes += group_on_disk(&entry.path())?;
         }
     }
     Ok(Some(bytes))
+}
+
+/// As [`on_disk`] of a group's directory: 0 bytes of one that its server has renamed or removed meanwhile.
+fn group_on_disk(dir: &Path) -> Result<u64> {
+    match sizes(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
+        sizes => sizes.map(|(bytes, _)| bytes).map_err(|e| Failure::io("list", dir, &e)),
+    }
 }
 
 /// Whether this is the name of an object that is kept whole: its number and the id of its log. Names of the cache are shorter.
@@ -392,4 +403,22 @@ pub(crate) fn run(args: &Info, ui: &Ui) -> Result<Exit> {
     // The result is shown even with --quiet.
     Ui { quiet: false, ..*ui }.result(&shown, Shown::words)?;
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    /// The command failed on a running server which left a group meanwhile.
+    #[test]
+    fn directory_of_a_group_that_is_gone_uses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = dir.path().join("group-1.moved-1");
+        assert_eq!(group_on_disk(&group).unwrap(), 0);
+        assert!(on_disk(&group).is_err(), "of the log itself it is an error");
+        fs::create_dir(&group).unwrap();
+        fs::write(group.join("file"), [1; 5000]).unwrap();
+        assert!(group_on_disk(&group).unwrap() > 0);
+    }
 }

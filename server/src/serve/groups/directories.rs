@@ -5,7 +5,9 @@
 //! - A group that was in a directory that cannot be used now is reported. It is neither opened nor made; others are.
 //! - A server with a wrong path in `group_directories` does not start. One whose disk is not mounted starts.
 //! - Looking for a group reads all directories, and each can hang. So once the server follows groups, the lock of the directories is taken
-//!   only by threads that open, make or leave replicas, and not under the lock `opening`.
+//!   only by threads that open, make or leave replicas, or let another server make the system log, and not under the lock `opening`. While
+//!   one of them hangs in a directory, the others wait: no replica is opened, made or left meanwhile, whichever disk it is on. Those that
+//!   run go on, and a shutdown does not wait.
 //! - A directory has its new name durably before its group is made again: a power cut brings no second one back.
 
 use super::{Groups, NAMED, SYSTEM, Task};

@@ -4,10 +4,12 @@
 //! Invariants:
 //! - A replica here is removed only if the group's leader, confirmed by a majority, does not count this server among the
 //!   members, and then a majority confirms that the catalogue does not place the group here.
-//! - No other replica is made meanwhile, and none is named to the group's leader since it was asked: that is seen under the lock. So one
-//!   that is made later is made for a later decision, in a directory of its own.
+//! - No other replica is made meanwhile, and none is named to the group's leader since it was asked: that is seen under the lock, which the
+//!   majorities are asked without. So one that is made later is made for a later decision, in a directory of its own; and a later
+//!   decision that it is to run here again does not find the old one.
 //! - A replica is closed, and its files are removed, on a thread of its own, and without that lock: its disk can hang for ever. Until that is
-//!   done, its group alone is neither opened nor made here. Nothing waits for the thread; the next start does the rest.
+//!   done, its group is neither opened nor made here; others are, unless it hangs while it notes that the directory has another name
+//!   (`directories.rs`). Nothing else waits for the thread; the next start does the rest.
 
 use super::{Groups, HOST_TIMEOUT, NAMED, SYSTEM, label};
 use chiplog::cluster::{Member, Role};
@@ -308,11 +310,14 @@ impl Groups {
         hosted: u64,
     ) -> chiplog::Result<bool> {
         let own = logs.system().status().replica.node;
+        logs.system().barrier(HOST_TIMEOUT)?; // without the lock: other servers answer
         let _one = self.opening();
+        if self.inner.slot.is_draining() {
+            return Ok(false); // the shutdown closes it
+        }
         if self.hosted(group) != hosted {
             return Ok(false); // the leader was told of this directory since, and may have added it
         }
-        logs.system().barrier(HOST_TIMEOUT)?;
         let place = logs.group_place(group)?;
         if place.is_empty() || place.contains(&own) {
             return Ok(false); // it is to run here again

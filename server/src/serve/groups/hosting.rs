@@ -163,7 +163,8 @@ impl Groups {
     /// Begins to close a replica without which its group does, and to rename its directory. Called under the lock.
     fn give_up(&self, logs: &Logs, group: u32, removed: &Log) -> chiplog::Result<()> {
         self.close_apart(logs, group, removed, move |groups, removed| {
-            groups.set_aside(group, removed.path(), "the group does without the replica in this directory")
+            let why = "the group does without the replica in this directory: delete it once `chiplog status` shows the group as ok";
+            groups.set_aside(group, removed.path(), why)
         })
     }
 

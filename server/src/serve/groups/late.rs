@@ -40,6 +40,7 @@ impl Groups {
             .leads_alone(default)
             .and_then(|()| heard_of())
             .and_then(|()| self.check_never_had())
+            .and_then(|()| self.check_no_groups())
             .and_then(|()| {
                 self.inner.founds.store(true, Ordering::Relaxed);
                 self.make_system()
@@ -104,13 +105,20 @@ impl Groups {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(io(&named, e)),
         }
-        if sign.is_none() {
-            let directories = self.directories();
-            if let Some(group) = directories.groups()?.first().copied() {
-                sign = Some(directories.find(group)?.unwrap_or_else(|| self.path(group)));
-            }
-        }
         sign.map_or(Ok(()), |sign| Err(self.told_by(&sign)))
+    }
+
+    /// Checks that no directory has groups, or had any, as far as the data directory tells. Called without the lock once the server follows
+    /// groups: their disks can hang.
+    ///
+    /// # Errors
+    /// `Diverged`. `Corrupt`, `Io`: the files about the directories.
+    fn check_no_groups(&self) -> chiplog::Result<()> {
+        let directories = self.directories();
+        let Some(group) = directories.groups()?.first().copied() else { return Ok(()) };
+        let found = directories.find(group)?;
+        drop(directories);
+        Err(self.told_by(&found.unwrap_or_else(|| self.path(group))))
     }
 
     /// The error if a file or directory tells of an earlier system log.
@@ -149,16 +157,30 @@ impl Groups {
                 format!("node {from} does not lead the default log in term {term}, as far as is known here");
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
+        self.check_serves_none()?;
+        self.check_never_had()?;
+        self.check_no_groups()?;
         let _one = self.opening();
         self.note_allowed(term)
     }
 
+    /// Checks that no system log is served here.
+    ///
+    /// # Errors
+    /// `Diverged`.
+    fn check_serves_none(&self) -> chiplog::Result<()> {
+        if self.inner.slot.named().is_none() {
+            return Ok(());
+        }
+        let what = format!("{} has the system log of this cluster", self.path(SYSTEM).display());
+        Err(Error::new(ErrorKind::Diverged, what))
+    }
+
+    /// Notes that a leader of this term was let. Called under the lock, after [`Self::check_no_groups`]: groups come only once a system log
+    /// is served here, and that is looked at again.
     fn note_allowed(&self, term: Term) -> chiplog::Result<()> {
         let data = &self.inner.config.data;
-        if self.inner.slot.named().is_some() {
-            let what = format!("{} has the system log of this cluster", self.path(SYSTEM).display());
-            return Err(Error::new(ErrorKind::Diverged, what));
-        }
+        self.check_serves_none()?;
         self.check_never_had()?;
         self.inner.slot.expect_named();
         match Marker::read(data)? {

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - The disk of a group can hang for ever. So while the server runs, a replica of a group is opened or made on a thread of its own, and
-//!   without the lock `opening`. Nothing waits for that thread for long: what follows the groups looks at its result later.
+//!   without the lock `opening`. Nothing waits for that thread for long, except the other such threads while it looks for its directory
+//!   (`directories.rs`): what follows the groups looks at its result later.
 //! - One thread at a time opens or makes the replica of a group, and none while one is served or is being closed: it has claimed the group.
 //! - A replica is served only while the server is not shutting down. That is looked at under the lock, which the shutdown takes before it
 //!   closes those that are served; the thread closes any other one itself.
@@ -101,7 +102,11 @@ impl Groups {
         for group in closed {
             if let Some(since) = self.claimed_since(group) {
                 if since.elapsed() >= OPEN_AGAIN {
-                    self.report(group, Task::Open, "it is still being opened or made: its disk may hang");
+                    self.report(
+                        group,
+                        Task::Open,
+                        "it is still being opened or made: its disk may hang, or one of `group_directories`",
+                    );
                 }
                 continue;
             }
@@ -216,7 +221,7 @@ impl Groups {
         served
     }
 
-    /// The replicas that are open once the server is shutting down: there will be no others.
+    /// The replicas that are open once the server is shutting down: there will be no others. Waits for a system log that is being made.
     pub(in crate::serve) fn last_replicas(&self) -> Vec<Log> {
         let _one = self.opening();
         self.replicas()
@@ -370,14 +375,21 @@ impl Groups {
     /// It cannot be made, or not by this server.
     fn make_first(&self, default: &Log) -> chiplog::Result<()> {
         let wanted = self.inner.config.groups;
+        let founds = || {
+            is_alone(default) && default.role() == Role::Leader && self.inner.founds.load(Ordering::Relaxed)
+        };
+        let is_checked = founds();
+        if is_checked {
+            self.check_no_earlier()?;
+        }
         let one = self.opening();
         if self.inner.slot.named().is_some() {
             return Ok(()); // another server asked for a replica of it meanwhile
         }
-        let (is_alone, leads) = (is_alone(default), default.role() == Role::Leader);
-        if is_alone && leads && self.inner.founds.load(Ordering::Relaxed) {
-            return self.make_system();
+        if founds() {
+            return if is_checked { self.make_system() } else { Ok(()) }; // else with the next look
         }
+        let (is_alone, leads) = (is_alone(default), default.role() == Role::Leader);
         if wanted > 0 && leads && !is_alone {
             drop(one); // other servers answer meanwhile, and so does this one
             let made = self.make_system_log_among(default);
@@ -473,7 +485,7 @@ fn free_bytes(directory: &Path) -> u64 {
 mod tests {
     use super::super::tests::{asked_to_host, with_system};
     use super::*;
-    use chiplog::Options;
+    use chiplog::{NodeId, Options};
     use rustix::fs::{FileType, Mode, mknodat};
     use std::fs;
     use std::path::PathBuf;
@@ -589,6 +601,53 @@ mod tests {
         });
         assert_eq!(logs.group_id(1).unwrap(), Some(logs.groups()[&1].log_id()));
         is_soon("it is claimed for ever", || groups.claimed_since(1).is_none());
+    }
+
+    /// The default log was not closed in time if the lock was held for long.
+    #[test]
+    fn shutdown_closes_the_default_log_although_a_system_log_is_being_made() {
+        let rig = Rig::new();
+        let (groups, default) = (&rig.groups, rig.default.clone());
+        groups.inner.slot.drain();
+        let held = groups.opening();
+        let closing = {
+            let groups = groups.clone();
+            std::thread::spawn(move || crate::serve::close_all(Some(&default), &groups))
+        };
+        is_soon("it waits for the lock", || {
+            rig.default.append(b"x").is_err_and(|error| error.kind() == ErrorKind::Closed)
+        });
+        assert!(!closing.is_finished() && groups.replicas().iter().all(|log| log.role() == Role::Leader));
+        drop(held);
+        closing.join().unwrap().unwrap();
+        assert_eq!(rig.two.barrier(HOST_TIMEOUT).unwrap_err().kind(), ErrorKind::Closed);
+    }
+
+    /// A majority was asked under the lock, and so a shutdown waited for it.
+    #[test]
+    fn group_is_not_left_while_the_server_ends() {
+        let rig = Rig::new();
+        let groups = &rig.groups;
+        let logs = groups.inner.slot.named().unwrap();
+        logs.place_group(2, &[NodeId(9)]).unwrap();
+        let held = groups.opening();
+        let (left, told) = channel();
+        let leaving = {
+            let (groups, logs, two) = (groups.clone(), logs.clone(), rig.two.clone());
+            std::thread::spawn(move || left.send(groups.leave_here(&logs, 2, &two, groups.hosted(2))))
+        };
+        groups.inner.slot.drain();
+        drop(held);
+        assert!(!told.recv().unwrap().unwrap(), "the shutdown closes it");
+        leaving.join().unwrap().unwrap();
+        assert!(logs.groups().contains_key(&2) && !groups.is_leaving(2));
+
+        // The majority is asked before the lock is taken: it is not, if it does not answer.
+        logs.system().close().unwrap();
+        let _held = groups.opening();
+        let (logs, two) = (logs.clone(), rig.two.clone());
+        let refused = rig.ends(move |groups| groups.leave_here(&logs, 2, &two, groups.hosted(2)));
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
     }
 
     /// One that was opened while the server ended stayed open, and was served.
