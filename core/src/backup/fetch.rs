@@ -654,7 +654,9 @@ fn if_allowed(applied: Result<Applied>, lost: Option<&str>) -> Result<std::resul
 
 /// The same error, of a file that was made in `dest` and is gone: it names the object that the file was made of, if it was made of one.
 fn of_object(error: Error, vault: &dyn Vault, log: LogId, dest: &Path) -> Error {
-    let is_there = |path: &Path| error.kind() == ErrorKind::Corrupt && path.parent() == Some(dest);
+    let whole = std::path::absolute(dest).unwrap_or_default();
+    let is_in_dest = |path: &Path| path.parent().is_some_and(|at| at == dest || at == whole);
+    let is_there = |path: &Path| error.kind() == ErrorKind::Corrupt && is_in_dest(path);
     let place = error.location().filter(|(path, _)| is_there(path));
     let number = place.and_then(|(path, _)| Some((path, file_number(path.file_name()?.to_str()?)?)));
     let (Some((path, number)), Ok(start)) = (number, start_of(vault, log)) else { return error };

@@ -110,6 +110,11 @@ fn older_records_are_read_from_the_object_store_and_a_lost_disk_is_replaced() {
     let info = run(&["info", &servers[0].client, "--json"]).ok().json();
     assert_eq!(info["in_object_store"]["first"].as_u64(), Some(info["first"].as_u64().unwrap()), "{info}");
     assert!((1000..last).contains(&info["in_object_store"]["last"].as_u64().unwrap()), "{info}");
+    let part = dir.path().join("part");
+    let backed = run(&["backup", &servers[0].client, part.to_str().unwrap(), "--json"]).ok().json();
+    let told =
+        format!("records 1 to {} are in the object store alone", backed["first"].as_u64().unwrap() - 1);
+    assert!(backed["notes"].to_string().contains(&told), "{backed}");
     let options = run(&["options", &servers[0].client, "--json"]).ok().json();
     assert_eq!(options["options"]["object_bytes"], 256 << 10, "{options}");
 

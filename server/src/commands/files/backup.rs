@@ -49,7 +49,8 @@ JSON fields:
 /// directory without it is not a backup. A backup never changes; copy or archive it like any directory.
 ///
 /// Servers: the backup holds every record that was confirmed before the command began, which needs a
-/// majority. It also holds the changes to sessions and options before the last of these records, and those
+/// majority, except those that are in an object store alone: the command says which these are, and `chiplog
+/// tier fetch` makes a backup of them, too. It also holds the changes to sessions and options before the last of these records, and those
 /// that its source knows. The source is a server that does not lead, if there is one. --stale needs no
 /// majority.
 ///
@@ -163,9 +164,15 @@ pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
                 "--segment-bytes works only with servers: the files of a directory keep their size",
             ));
         }
-        Target::Directory(dir) => directory(dir, args, ui)?,
+        Target::Directory(dir) => {
+            let (backup, left, stored) = directory(dir, args, ui)?;
+            notes.extend(stored.map(|(first, last)| without_stored(first, last)));
+            (backup, left)
+        }
         Target::Servers(list) => {
-            let backup = servers(list, args, ui)?;
+            let (backup, first) = servers(list, args, ui)?;
+            let from = backup.info().first;
+            notes.extend((first < from).then(|| without_stored(first, from.previous())));
             notes.extend(without_named_logs(list, args, ui)?);
             (backup, 0)
         }
@@ -174,6 +181,14 @@ pub(crate) fn run(args: &BackUp, ui: &Ui) -> Result<Exit> {
     ui.result(&summary, |summary| summary.words(&args.dest))?;
     summary.notes.iter().for_each(|note| ui.note(note));
     Ok(Exit::Ok)
+}
+
+/// Says which records are not in a backup, because they are in the object store alone.
+fn without_stored(first: Index, last: Index) -> String {
+    format!(
+        "records {first} to {last} are in the object store alone, and not in it: `chiplog tier fetch` makes a backup of all of them, \
+         `chiplog tier backup` keeps them in the store"
+    )
 }
 
 /// Says that the servers have named logs, which are not in a backup of the default log.
@@ -196,9 +211,14 @@ fn without_named_logs(source: &Servers, args: &BackUp, ui: &Ui) -> Result<Option
     })
 }
 
-/// Backs a directory up. Also returns the number of its records that nothing proves to be durable.
-fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
+/// The first and the last record of some.
+type Range = (Index, Index);
+
+/// Backs a directory up. Also returns the number of its records that nothing proves to be durable, and those that are in an object store
+/// alone.
+fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64, Option<Range>)> {
     let read_only = open_log::view(dir)?;
+    let stored = read_only.in_object_store();
     let left = unproven_in(&read_only, dir);
     let bar = ui.progress(Some(read_only.status().bytes_used), "backing up");
     let backup = Backup::make(&read_only, &args.dest, &mut |done, total| {
@@ -209,11 +229,12 @@ fn directory(dir: &Path, args: &BackUp, ui: &Ui) -> Result<(Backup, u64)> {
     if left > 0 {
         ui.note(&unproven(left));
     }
-    Ok((backup, left))
+    Ok((backup, left, stored))
 }
 
-/// Backs servers up: a follower copies the log until it has every wanted record, then the copy is sealed.
-fn servers(source: &Servers, args: &BackUp, ui: &Ui) -> Result<Backup> {
+/// Backs servers up: a follower copies the log until it has every wanted record, then the copy is sealed. Also returns the log's first
+/// record, which can be in an object store alone.
+fn servers(source: &Servers, args: &BackUp, ui: &Ui) -> Result<(Backup, Index)> {
     if source.log.starts_with('_') {
         let what = "a group of named logs cannot be backed up as a whole: back up its logs, one by one";
         return Err(Failure::usage(what));
@@ -223,10 +244,14 @@ fn servers(source: &Servers, args: &BackUp, ui: &Ui) -> Result<Backup> {
     let info = Remote::connect(source, &args.connect, ui)?.info_or(args.stale, otherwise)?;
     Backup::begin(&args.dest)?;
     let backup = copy(source, args, info.bytes_used, (!args.stale).then_some(info.last), ui);
-    backup.inspect_err(|_| {
+    let backup = backup.inspect_err(|_| {
         // The error says what happened. Files that cannot be removed are an unfinished backup.
         let _ = Backup::abandon(&args.dest);
-    })
+    })?;
+    // If nothing is in a store alone, records that are missing were discarded meanwhile.
+    let is_stored = info.first_local.is_some_and(|local| local > info.first);
+    let first = if is_stored { info.first } else { backup.info().first };
+    Ok((backup, first))
 }
 
 fn copy(source: &Servers, args: &BackUp, bytes: u64, target: Option<Index>, ui: &Ui) -> Result<Backup> {

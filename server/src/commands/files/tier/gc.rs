@@ -46,6 +46,8 @@ struct Shown {
     unneeded_bytes: u64,
     due_objects: u64,
     due_bytes: u64,
+    slices: u64,
+    slice_bytes: u64,
     #[serde(flatten)]
     payloads: Payloads,
     old_begins: u64,
@@ -66,6 +68,15 @@ impl Shown {
                 self.needed_objects + self.pinned_objects + self.unneeded_objects,
                 self.needed_bytes + self.pinned_bytes + self.unneeded_bytes,
             );
+            let (slices, bytes) = self.payloads.with_slices(self.slices, self.slice_bytes);
+            let there = match slices {
+                0 => there,
+                _ => format!(
+                    "{there}, and {}, {}",
+                    format::many(slices, "slice", "slices"),
+                    format::bytes(bytes)
+                ),
+            };
             _ = match wanted.delete {
                 true => writeln!(out, "  deleted, with all that it had there: {there}"),
                 false => writeln!(out, "  would be deleted, with all that it has there: {there}"),
@@ -73,7 +84,14 @@ impl Shown {
             return out;
         }
         let needed = objects(self.needed_objects, self.needed_bytes);
-        _ = writeln!(out, "  kept: {needed}: the log is made of them");
+        if self.needed_objects > 0 || self.slices == 0 {
+            _ = writeln!(out, "  kept: {needed}: the log is made of them");
+        }
+        if self.slices > 0 {
+            let slices = format::many(self.slices, "slice", "slices");
+            let bytes = format::bytes(self.slice_bytes);
+            _ = writeln!(out, "  kept: {slices}, {bytes}: its newest records");
+        }
         if self.pinned_objects > 0 {
             let kept = objects(self.pinned_objects, self.pinned_bytes);
             _ = writeln!(out, "  kept: {kept}, of discarded records: under pins ({})", self.pins.join(", "));
@@ -216,6 +234,8 @@ fn collect(
         unneeded_bytes: there.unneeded.bytes,
         due_objects: of_due.objects,
         due_bytes: of_due.bytes,
+        slices: there.slices.objects,
+        slice_bytes: there.slices.bytes,
         payloads: Payloads::new(&there),
         old_begins: there.old_begins,
         half_written: left.len() as u64,

@@ -476,6 +476,7 @@ JSON fields, one object per line:
   payloads, payload_bytes           payload slices that may be needed, of a log with payload_slices
   unneeded_payloads, unneeded_payload_bytes  those that nothing needs
   payloads_unclear  why it cannot be seen which are needed: then all count as needed; else null
+  slices, slice_bytes               slices with its newest records
   old_begins, half_written          small files that nothing needs
   unknown            objects that this version does not know; they stay
   due                whether --after has passed since the store was told of any discard

@@ -33,6 +33,12 @@ impl Payloads {
         }
     }
 
+    /// Their number and bytes with those of slices of entries.
+    pub(super) fn with_slices(&self, slices: u64, bytes: u64) -> (u64, u64) {
+        let bytes = bytes + self.payload_bytes + self.unneeded_payload_bytes;
+        (slices + self.payloads + self.unneeded_payloads, bytes)
+    }
+
     /// How many nothing needs.
     pub(super) fn unneeded(&self) -> u64 {
         self.unneeded_payloads
