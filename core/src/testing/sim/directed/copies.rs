@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const SEGMENT_BYTES: u32 = 256 << 10;
 const RECORD_BYTES: usize = 1000;
 /// How long the copy is read, so that its thread has removed files, if it does: also on a busy machine.
-const FILES_GO_WITHIN: Duration = Duration::from_secs(2);
+const FILES_GO_WITHIN: Duration = Duration::from_secs(6);
 
 fn disk() -> Arc<dyn Disk> {
     let disk = SimDisk::default();
