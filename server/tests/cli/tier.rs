@@ -432,6 +432,8 @@ fn unneeded_objects_are_listed_and_deleted() {
             "unneeded_bytes",
             "due_objects",
             "due_bytes",
+            "slices",
+            "slice_bytes",
             "payloads",
             "payload_bytes",
             "unneeded_payloads",
