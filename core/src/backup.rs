@@ -25,6 +25,7 @@ mod cluster_restore;
 mod downloads;
 pub(crate) mod fetch;
 mod firsts;
+pub(crate) mod found;
 mod gap;
 pub(crate) mod inventory;
 mod payloads;

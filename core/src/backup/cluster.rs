@@ -22,7 +22,7 @@ use crate::api::catalogue::Catalogue;
 use crate::api::logs::snapshots::catalogue_of;
 use crate::backup::cluster_manifest::{CLUSTER_FORMAT, ClusterManifest, Has, ManifestLog};
 use crate::backup::cluster_pins::{ClusterPins, no_root};
-use crate::backup::fetch::{Found, find};
+use crate::backup::found::{Found, find};
 use crate::backup::manifest::{BackupInfo, ManifestFault};
 use crate::backup::{Backup, list, unsound};
 use crate::disk::Disk;

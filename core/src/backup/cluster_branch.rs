@@ -35,7 +35,7 @@ use crate::backup::cluster_pins::ClusterPins;
 use crate::backup::cluster_restore::{
     CATALOGUE_FIRST, Known, LaterPart, later_state, make_empty, write_catalogue,
 };
-use crate::backup::fetch::{end_of, find};
+use crate::backup::found::{end_of, find};
 use crate::backup::payloads::is_of_slice;
 use crate::backup::pin::ATTEMPTS;
 use crate::backup::restore::{RestoreTo, Restored, another_log, make_beside, move_branch, places};

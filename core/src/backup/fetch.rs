@@ -18,9 +18,10 @@
 
 use crate::api::follower::FollowerLog;
 use crate::backup::downloads::{Download, Downloads, get, write};
+use crate::backup::found::{Found, end_of, find_without, newest_object, no_objects};
 use crate::backup::payloads::{is_of_slice, with_payload};
 use crate::backup::slices::{AT_A_TIME, End, SliceChain, leads_on, longest, names, read};
-use crate::backup::stored::{Objects, Start, footer_at, list_objects, opening_at, start_of};
+use crate::backup::stored::start_of;
 use crate::backup::tail::{OneBatch, Part, Tail, bytes_in_block, payload_names};
 use crate::backup::{Backup, Progress, tail};
 use crate::error::{Error, ErrorKind, Result};
@@ -33,11 +34,9 @@ use crate::store::format::block::{BLOCK_HEADER_BYTES, BlockHeader, Kind};
 use crate::store::format::geometry::{SEGMENT_HEADER_BYTES, segment_bytes_with};
 use crate::store::format::identity::{IDENTITY_FILE, Identity};
 use crate::store::format::mixed::RUNS_MAX;
-use crate::store::format::objects;
 use crate::store::format::segment::{Opening, digest_of_bytes};
 use crate::store::format::sorted_object::is_sorted;
 use crate::store::object_file::changed_byte;
-use crate::store::objects::deletion::newest_begin;
 use crate::store::objects::names::{Lineage, object_name, root_log};
 use crate::store::objects::slice_names::SliceName;
 use crate::store::segment::file_number;
@@ -469,41 +468,6 @@ enum Attempt {
     Lacking(Error),
 }
 
-/// A log's slices and objects in an object store.
-pub(crate) struct Found {
-    pub(crate) lineage: Lineage,
-    pub(crate) slices: Vec<(SliceName, u64)>,
-    pub(crate) objects: Vec<(u64, ObjectInfo)>,
-    /// The reason why these objects are not the log without slices, which lead from them to where it was, or begin with its state.
-    /// None: they are.
-    pub(crate) lacking: Option<Error>,
-    /// The newest object, if it was to be left out.
-    left_out: Option<(u64, ObjectInfo)>,
-}
-
-/// The slices and the objects of a log. Slices first: one that goes meanwhile is in an object that is found then.
-pub(crate) fn find(vault: &dyn Vault, log: LogId) -> Result<Found> {
-    find_without(vault, log, None)
-}
-
-/// The same without this object, if it is the newest one.
-fn find_without(vault: &dyn Vault, log: LogId, without: Option<u64>) -> Result<Found> {
-    let slices = names(vault, log)?;
-    Ok(Found { slices, ..find_objects(vault, log, without)? })
-}
-
-/// The number of the newest object of a log, as in [`find`]. Reads none.
-fn newest_object(vault: &dyn Vault, log: LogId) -> Result<Option<u64>> {
-    let start = start_of(vault, log)?;
-    let lineage = start.as_ref().map_or_else(|| Lineage::of(log), |start| start.lineage.clone());
-    let newest = list_objects(vault, &lineage, &(0..u64::MAX))?.last().map(|(number, _)| *number);
-    let Some(Start { number, .. }) = start else { return Ok(newest) };
-    Ok(match newest_begin(vault, log)?.is_some_and(|said| said > number) {
-        true => newest.filter(|newest| *newest >= number),
-        false => newest.max(Some(number)),
-    })
-}
-
 /// Whether one of these slices is not there any more.
 fn has_lost(vault: &dyn Vault, log: LogId, before: impl Iterator<Item = String>) -> Result<bool> {
     let mut before = before.peekable();
@@ -519,12 +483,6 @@ fn has_gained(vault: &dyn Vault, log: LogId, before: &[(SliceName, u64)], end: O
     let behind = end.map_or(EntryIndex(0), |(raft, _)| raft);
     let follows = |name: &SliceName| leads_on(name, end) && (name.begins || name.first <= behind.next());
     Ok(names(vault, log)?.iter().any(|there| follows(&there.0) && !before.contains(there)))
-}
-
-/// The last entry of an object of this log, as its footer says.
-pub(crate) fn end_of(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Result<End> {
-    let footer = footer_at(vault, log, object)?;
-    Ok((footer.last_raft, footer.last_term))
 }
 
 /// The parts of a log behind its objects.
@@ -686,81 +644,6 @@ fn damaged(log: LogId, name: &str, why: &str) -> Error {
 
 fn pieces(body: Bytes) -> Vec<Bytes> {
     Some(body).filter(|body| !body.is_empty()).into_iter().collect()
-}
-
-fn no_objects(log: LogId) -> Error {
-    Error::new(ErrorKind::NotFound, format!("log {:032x} has no objects in the object store", log.0))
-}
-
-/// The objects of a log that are needed, by their numbers, without a gap. Objects whose records are known to be discarded are not:
-/// they may be deleted, or have never been stored.
-/// Of a branch without an object of its own the last one is the state in which it began.
-pub(crate) fn made_of(vault: &dyn Vault, log: LogId) -> Result<(Lineage, Objects)> {
-    let Found { lineage, objects, lacking, .. } = find_objects(vault, log, None)?;
-    lacking.map_or(Ok((lineage, objects)), Err)
-}
-
-/// The same as [`made_of`], and the reason why they are not the log without slices; without the newest object, if it has this number.
-fn find_objects(vault: &dyn Vault, log: LogId, without: Option<u64>) -> Result<Found> {
-    let start = start_of(vault, log)?;
-    let lineage = start.as_ref().map_or_else(|| Lineage::of(log), |start| start.lineage.clone());
-    let mut objects = list_objects(vault, &lineage, &(0..u64::MAX))?;
-    let left_out = objects.pop_if(|(number, _)| Some(*number) == without);
-    // The begin is read after the lists: objects may be deleted once it is there.
-    let said = newest_begin(vault, log)?.unwrap_or(0);
-    match start {
-        Some(start) if said > start.number => objects.retain(|(number, _)| *number >= start.number),
-        Some(start) if objects.last().is_none_or(|(number, _)| *number < start.number) => {
-            objects.push((start.number, start.object));
-        }
-        _ => {}
-    }
-    let mut lacking = None;
-    let Some(last) = objects.last() else {
-        return Ok(Found { lineage, slices: Vec::new(), objects, lacking: Some(no_objects(log)), left_out });
-    };
-    let oldest = if said <= last.0 {
-        said.max(oldest_at(vault, lineage.owner(last.0), last)?)
-    } else {
-        // The records of all of them are discarded. The newest ones still tell how far the log was.
-        let behind_gap =
-            objects.windows(2).rev().find(|pair| pair[0].0 + 1 != pair[1].0).map(|pair| pair[1].0);
-        let oldest = behind_gap.or(objects.first().map(|(number, _)| *number)).unwrap_or(0);
-        if said > last.0 + 1 {
-            // How far the log was cannot be seen: newer objects were deleted, and a pin keeps these, or kept them; or the next one
-            // was never stored.
-            let what = format!(
-                "all records of log {:032x} in objects below number {said} are discarded, and of these the newest that is left is \
-                 {}: it cannot be seen how far the log was. `fetch` what pins keep of it",
-                log.0, last.0
-            );
-            lacking = Some(Error::new(ErrorKind::Discarded, what));
-        }
-        oldest
-    };
-    objects.retain(|(number, _)| *number >= oldest);
-    let numbers = objects.iter().map(|(number, _)| *number);
-    if let Some((missing, next)) = (oldest..).zip(numbers).find(|(wanted, number)| wanted != number) {
-        let what = format!(
-            "object {missing} of log {:032x} is missing in the object store: the next one there is {next}, and no discard is \
-             known that would explain it",
-            lineage.owner(missing).0
-        );
-        return Err(Error::new(ErrorKind::Corrupt, what));
-    }
-    Ok(Found { lineage, slices: Vec::new(), objects, lacking, left_out })
-}
-
-/// The number of the oldest object whose records were not all discarded when this one began, as its opening says.
-fn oldest_at(vault: &dyn Vault, log: LogId, object: &(u64, ObjectInfo)) -> Result<u64> {
-    let opening = opening_at(vault, log, object)?;
-    if opening.objects.is_empty() {
-        return Ok(0);
-    }
-    let at = SEGMENT_HEADER_BYTES as u64;
-    let (objects, _) = objects::decode(&opening.objects)
-        .map_err(|why| Error::corrupt(Path::new(&object.1.name), at, why))?;
-    Ok(objects.number.min(object.0))
 }
 
 /// The bytes of the newest object, whose opening says that the log begins with record `first`, or later if it knows of a discard, and

@@ -11,7 +11,8 @@
 //! Must not know: the network, which object store it is.
 
 use crate::backup::downloads::Downloads;
-use crate::backup::fetch::{Ends, Made, made_of};
+use crate::backup::fetch::{Ends, Made};
+use crate::backup::found::made_of;
 use crate::backup::slices::SliceChain;
 use crate::backup::stored::{Objects, footer_at, lineage_of, list_objects, opening_at};
 use crate::backup::tail::Tail;

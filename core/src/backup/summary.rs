@@ -5,7 +5,8 @@
 //!
 //! Must not know: the network, which object store it is.
 
-use crate::backup::fetch::{LOOKS_MAX, end_of};
+use crate::backup::fetch::LOOKS_MAX;
+use crate::backup::found::end_of;
 use crate::backup::payloads::with_payload;
 use crate::backup::slices::{End, PIECE, Reading, names, read};
 use crate::backup::stored::start_of;

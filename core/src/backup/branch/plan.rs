@@ -4,7 +4,7 @@
 
 use super::object::corrupt;
 use crate::backup::downloads::{contradiction, is_discarded_before};
-use crate::backup::fetch::made_of;
+use crate::backup::found::made_of;
 use crate::backup::pin::{Pin, first_with, no_pin};
 use crate::backup::restore::RestoreTo;
 use crate::backup::stored::{Objects, footer_at, lineage_of, opening_at};

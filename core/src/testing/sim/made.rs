@@ -2,7 +2,7 @@
 //!
 //! Must not know: hosts, clients.
 
-use crate::backup::fetch::{Found, end_of, find};
+use crate::backup::found::{Found, end_of, find};
 use crate::backup::slices::{longest, read};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;

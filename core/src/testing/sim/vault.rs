@@ -3,7 +3,7 @@
 //!
 //! Must not know: what is in an object.
 
-use crate::backup::fetch::{Found, end_of, find, made_of};
+use crate::backup::found::{Found, end_of, find, made_of};
 use crate::backup::{Branch, Pin};
 use crate::backup::{slices, tail};
 use crate::error::{Error, ErrorKind, Result};
